@@ -1,0 +1,1 @@
+//! Placeholder of the admin room; filled in the next commits.

@@ -1,0 +1,1 @@
+//! Placeholder of the audio room; filled in the next commits.

@@ -1,0 +1,1 @@
+//! Placeholder of the config room; filled in the next commits.

@@ -1,0 +1,1 @@
+//! Placeholder of the gateway room; filled in the next commits.

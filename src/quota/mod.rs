@@ -1,0 +1,3 @@
+//! Money: budgets, leases, admission. Filled in the next commits.
+
+pub mod store;

@@ -1,0 +1,1 @@
+//! In-process store; filled in the next commits.

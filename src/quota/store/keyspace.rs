@@ -1,0 +1,1 @@
+//! Keys and values of the in-process store; filled in the next commits.

@@ -1,0 +1,105 @@
+//! The one seam to the store: a script or a command goes in, a reply comes out.
+//!
+//! Two stores stand behind it, an enum of the two we own: [`Embedded`] runs the same Lua files in process,
+//! [`RedisStore`] sends them to Redis or Valkey. Nothing above this file can tell which one it talks to.
+//!
+//! A call has one of three outcomes. *Answered*: a [`Reply`]. *Never ran*: an error whose [`Charge`] is
+//! `None`, which may be repeated at will. *Unknown*: an error whose [`Charge`] is `Unknown`; the caller must
+//! treat it as doubt (`design` of money: settle, then reserve anew) and never repeat an `admit`.
+
+use std::time::Duration;
+
+pub mod embedded;
+mod keyspace;
+pub mod redis;
+
+/// What a store answered, in the shape of RESP2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// A missing value.
+    Nil,
+    /// An integer.
+    Int(i64),
+    /// A bulk string, byte for byte.
+    Bulk(Vec<u8>),
+    /// A status line such as `OK`.
+    Status(String),
+    /// An array.
+    List(Vec<Reply>),
+}
+
+/// A Lua script as stores know it: its text and the SHA-1 (hex) by which EVALSHA names it.
+#[derive(Debug)]
+pub struct Script {
+    /// Metric label and file name, without the ending.
+    pub name: &'static str,
+    /// The whole text, `#!lua` line included.
+    pub text: &'static str,
+    /// Lower-case hex SHA-1 of `text`.
+    pub sha: String,
+}
+
+/// Whether a call that gave no answer may have moved units all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charge {
+    /// The script did not run.
+    None,
+    /// It may have run.
+    Unknown,
+}
+
+/// Why a call gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Another script holds the server, so ours never began. Charge: none.
+    #[error("store is busy in another script")]
+    Busy,
+    /// The server can't serve this now or is not the one to ask (`LOADING`, `CLUSTERDOWN`, `TRYAGAIN`,
+    /// `MASTERDOWN`, `READONLY`, `MOVED`, `ASK`), or could not be reached at all. Charge: none.
+    #[error("store is not serving: {0}")]
+    Away(String),
+    /// The server refuses writes (`OOM`, `MISCONF`, `NOREPLICAS`). Charge: none.
+    #[error("store refuses writes: {0}")]
+    Refuses(String),
+    /// A key holds something that our scripts never write. Charge: none.
+    #[error("store holds a corrupt value: {0}")]
+    Corrupt(String),
+    /// Wrong password or missing permission. Charge: none.
+    #[error("store denies access: {0}")]
+    Denied(String),
+    /// The store answered something that this version can't read; a bug or a foreign script. Charge: unknown.
+    #[error("store answered unexpectedly: {0}")]
+    Odd(String),
+    /// The connection was lost, or nothing came back on it for this long. Charge: unknown.
+    #[error("no reply from the store within {0:?}")]
+    Late(Duration),
+    /// The connection broke with the call in flight. Charge: unknown.
+    #[error("connection to the store was lost: {0}")]
+    Lost(String),
+}
+
+impl StoreError {
+    /// Whether units may have moved although no answer came.
+    pub const fn charge(&self) -> Charge {
+        match self {
+            Self::Busy | Self::Away(_) | Self::Refuses(_) | Self::Corrupt(_) | Self::Denied(_) => {
+                Charge::None
+            }
+            Self::Odd(_) | Self::Late(_) | Self::Lost(_) => Charge::Unknown,
+        }
+    }
+
+    /// The metric label.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::Away(_) => "away",
+            Self::Refuses(_) => "refuses",
+            Self::Corrupt(_) => "corrupt",
+            Self::Denied(_) => "denied",
+            Self::Odd(_) => "odd",
+            Self::Late(_) => "late",
+            Self::Lost(_) => "lost",
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Redis and Valkey; filled in the next commits.

@@ -1,0 +1,1 @@
+//! Placeholder of the telemetry room; filled in the next commits.

@@ -1,0 +1,1 @@
+//! Placeholder of the worker room; filled in the next commits.
