@@ -15,7 +15,7 @@ use super::Reply;
 
 mod command;
 mod hash;
-mod keys;
+pub(super) mod keys;
 pub(super) mod number;
 mod sorted;
 mod stream;
@@ -142,7 +142,8 @@ impl Keyspace {
 
     /// Removes `key` when its collection became empty.
     fn prune<K: Kind>(&mut self, key: &[u8]) {
-        let spent = self.entries.get_mut(key).and_then(|entry| K::of(&mut entry.value)).is_some_and(|k| k.is_spent());
+        let spent =
+            self.entries.get_mut(key).and_then(|entry| K::of(&mut entry.value)).is_some_and(|k| k.is_spent());
         if spent {
             self.remove(key);
         }
@@ -238,7 +239,15 @@ mod tests {
     #[test]
     fn deadline_follows_the_key() {
         let mut space = Keyspace::default();
-        for line in ["SET a 1 PX 500", "PEXPIRE a 600", "SET a 2", "SET a 3 PX 700", "PERSIST a", "SET a 1 EX 9", "DEL a"] {
+        for line in [
+            "SET a 1 PX 500",
+            "PEXPIRE a 600",
+            "SET a 2",
+            "SET a 3 PX 700",
+            "PERSIST a",
+            "SET a 1 EX 9",
+            "DEL a",
+        ] {
             call(&mut space, line).unwrap();
             let dated = space.entries.values().filter(|entry| entry.deadline.is_some()).count();
             assert_eq!(space.deadlines.len(), dated, "after {line}");

@@ -42,7 +42,14 @@ const ANY: usize = usize::MAX;
 /// Builds one row: name, words, mode, keys, function.
 macro_rules! row {
     ($name:literal, $least:expr, $most:expr, $writes:literal, $reach:ident, $run:path) => {
-        Some(&Verb { name: $name, least: $least, most: $most, writes: $writes, reach: Reach::$reach, run: $run })
+        Some(&Verb {
+            name: $name,
+            least: $least,
+            most: $most,
+            writes: $writes,
+            reach: Reach::$reach,
+            run: $run,
+        })
     };
 }
 

@@ -45,7 +45,8 @@ impl Hash {
         self.fields.push((field.into(), value.to_vec()));
         if self.places.is_empty() {
             if self.fields.len() > SMALL {
-                self.places = self.fields.iter().enumerate().map(|(at, (name, _))| (name.clone(), at)).collect();
+                self.places =
+                    self.fields.iter().enumerate().map(|(at, (name, _))| (name.clone(), at)).collect();
             }
         } else {
             self.places.insert(field.into(), self.fields.len() - 1);
@@ -183,7 +184,8 @@ mod tests {
                     assert_eq!(hash.take(&field), model.remove(&field).is_some(), "seed {seed}");
                 }
             }
-            let found: BTreeMap<_, _> = hash.fields.iter().map(|(name, value)| (name.to_vec(), value.clone())).collect();
+            let found: BTreeMap<_, _> =
+                hash.fields.iter().map(|(name, value)| (name.to_vec(), value.clone())).collect();
             assert_eq!(found, model, "seed {seed}");
             assert!(model.iter().all(|(field, value)| hash.value(field) == Some(value)), "seed {seed}");
         }

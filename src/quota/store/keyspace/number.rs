@@ -151,15 +151,31 @@ mod tests {
 
     #[test]
     fn integers_are_read_strictly() {
-        for (text, value) in
-            [("0", 0), ("7", 7), ("-1", -1), ("9223372036854775807", i64::MAX), ("-9223372036854775808", i64::MIN)]
-        {
+        for (text, value) in [
+            ("0", 0),
+            ("7", 7),
+            ("-1", -1),
+            ("9223372036854775807", i64::MAX),
+            ("-9223372036854775808", i64::MIN),
+        ] {
             assert_eq!(parse_int(text.as_bytes()), Some(value), "{text}");
             let mut out = b"old".to_vec();
             put_int(&mut out, value);
             assert_eq!(out, text.as_bytes());
         }
-        for text in ["", "-", "-0", "01", "+1", " 1", "1 ", "1.0", "0x1", "9223372036854775808", "99999999999999999999"] {
+        for text in [
+            "",
+            "-",
+            "-0",
+            "01",
+            "+1",
+            " 1",
+            "1 ",
+            "1.0",
+            "0x1",
+            "9223372036854775808",
+            "99999999999999999999",
+        ] {
             assert_eq!(parse_int(text.as_bytes()), None, "{text:?}");
         }
     }

@@ -165,7 +165,9 @@ impl Terms {
     fn takes(&self, new: f64, old: Option<f64>) -> bool {
         match old {
             None => !self.only_old,
-            Some(old) => !(self.only_new || self.greater && new <= old || self.less && new >= old) && new != old,
+            Some(old) => {
+                !(self.only_new || self.greater && new <= old || self.less && new >= old) && new != old
+            }
         }
     }
 }

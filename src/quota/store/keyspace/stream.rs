@@ -4,10 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    Answer, Fault, Keyspace, Kind, Reply, SYNTAX, Value, int,
-    number::int_arg,
-};
+use super::{Answer, Fault, Keyspace, Kind, Reply, SYNTAX, Value, int, number::int_arg};
 
 /// Rows, and the highest id ever given.
 #[derive(Default)]
@@ -161,7 +158,8 @@ impl Terms {
                 name @ (b"MAXLEN" | b"MINID") if !after.is_empty() => {
                     if terms.trim.is_some() {
                         return Err(
-                            "ERR syntax error, MAXLEN and MINID options at the same time are not compatible".into()
+                            "ERR syntax error, MAXLEN and MINID options at the same time are not compatible"
+                                .into(),
                         );
                     }
                     let (mark, after) = match after {
@@ -250,7 +248,9 @@ pub(super) fn xrange(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let mut most = usize::MAX;
     let mut terms = terms.iter();
     while let Some(word) = terms.next() {
-        let (true, Some(count)) = (word.eq_ignore_ascii_case(b"COUNT"), terms.next()) else { return Err(SYNTAX) };
+        let (true, Some(count)) = (word.eq_ignore_ascii_case(b"COUNT"), terms.next()) else {
+            return Err(SYNTAX);
+        };
         most = usize::try_from(int_arg(count)?).unwrap_or_default();
     }
     let Some(stream) = space.typed::<Stream>(key)? else { return Ok(Reply::List(Vec::new())) };
