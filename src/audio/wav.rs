@@ -205,6 +205,7 @@ fn describe(head: &[u8; RIFF_BYTES]) -> String {
     known.map_or_else(|| format!("unknown bytes {}", hex::encode(lead)), str::to_owned)
 }
 
+const _: () = assert!(limits::AUDIO_HEADER_BYTES_MAX == 64 * 1024, "a fault text names it");
 const RIFF_BYTES: usize = 12;
 const CHUNK_BYTES: usize = 8;
 const FMT_BYTES_MIN: usize = 16;
