@@ -143,6 +143,16 @@ fn declared_sizes_are_not_believed() {
     }
 }
 
+/// A chunk behind the audio costs like audio: a worker that ignores sizes would hear it.
+#[test]
+fn bytes_behind_the_data_are_charged() {
+    let mut stream = wav(1, 1, 16_000, 16, &[0; 3200]);
+    stream[40..44].copy_from_slice(&3200_u32.to_le_bytes());
+    stream.extend(b"LIST\x18\0\0\0");
+    stream.extend([0; 24]);
+    assert_eq!(price(&mut sniffed(), &stream), 101);
+}
+
 #[test]
 fn accepted_wav_kinds_are_counted() {
     let kinds = [(1, 8), (1, 16), (1, 24), (1, 32), (3, 32), (6, 8), (7, 8)];

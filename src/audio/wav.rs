@@ -1,7 +1,8 @@
 //! The RIFF/WAVE header at the start of a stream, pushed in pieces of any size.
 //!
 //! Keeps at most 40 bytes, skips what it doesn't need, and never believes a size: the audio goes on until the
-//! stream ends. Doesn't look at the audio itself.
+//! stream ends, and a chunk behind it (a few bytes of metadata in some files) costs like audio. Otherwise a small
+//! declared size would make the rest free. Doesn't look at the audio itself.
 
 use super::{AudioFault, Layout};
 use crate::limits;

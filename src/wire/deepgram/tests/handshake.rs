@@ -290,6 +290,7 @@ fn refusal_text_is_header_safe() {
     assert!(HeaderValue::from_str(&refusal.err_msg).is_ok());
     assert!(refusal.err_msg.bytes().all(|b| (b' '..=b'~').contains(&b)), "{}", refusal.err_msg);
     assert!(refused(&format!("encoding={}", "a".repeat(4000))).err_msg.len() <= 512);
+    assert_eq!(Refusal::bad_request("a\r\nb\0\u{7f}\u{e9}").err_msg, "a??b???");
 }
 
 #[test]
