@@ -42,8 +42,9 @@ const seconds = (ms) => `${(ms / 1000).toFixed(1)} s`;
 function span(ms) {
   const whole = Math.floor(ms / 1000);
   if (whole < 60) return seconds(ms);
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
-  return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  const [large, small, names] = whole < 3600 ? [whole / 60, whole % 60, ["min", "s"]] : [whole / 3600, (whole / 60) % 60, ["h", "min"]];
+  const rest = Math.floor(small) ? ` ${Math.floor(small)} ${names[1]}` : "";
+  return `${Math.floor(large)} ${names[0]}${rest}`;
 }
 
 // ---- what the page shows ----
@@ -79,9 +80,18 @@ const quota = {
     const bar = at("quota");
     bar.dataset.tone = share > 0.25 ? "good" : share > 0.1 ? "low" : "out";
     bar.firstElementChild.style.transform = `scaleX(${share})`;
-    bar.setAttribute("aria-valuenow", (share * 100).toFixed(1));
+    bar.setAttribute("aria-valuenow", (share * 100).toFixed(3));
     bar.setAttribute("aria-valuetext", text);
     at("quota-text").textContent = text;
+  },
+
+  /** Nothing is known: another key, perhaps another account. */
+  forget() {
+    this.left = this.cap = null;
+    at("quota").dataset.tone = "unknown";
+    at("quota").setAttribute("aria-valuetext", "not known yet");
+    at("quota-text").textContent = "not known yet";
+    at("period").textContent = "";
   },
 
   /** Asks the gateway. An unknown answer leaves the gauge to the messages of the stream. */
@@ -92,7 +102,7 @@ const quota = {
       const facts = await answer.json();
       this.learn(facts.left_ms, facts.cap_ms);
       const ends = new Date(facts.period?.ends_at ?? NaN);
-      at("period").textContent = Number.isNaN(ends.getTime()) ? "" : `Filled up again ${ends.toLocaleString()}`;
+      at("period").textContent = Number.isNaN(ends.getTime()) ? "" : `A new budget begins ${ends.toLocaleString()}`;
     } catch {
       // No answer is no fact; a gateway that is gone shows when the stream starts.
     }
@@ -236,7 +246,7 @@ class Stream {
   constructor(key, source) {
     this.key = key;
     this.source = source;
-    this.sentMs = this.chunks = this.held = 0;
+    this.sentMs = this.chunks = this.skipped = 0;
     this.error = null;
     this.opened = false;
     this.finishing = null;
@@ -274,11 +284,11 @@ class Stream {
       this.chunks += 1;
       this.sentMs += (pcm.byteLength / 2 / this.source.rate) * 1000;
     } else {
-      this.held += 1; // a live source can't wait: this chunk is lost, and counted as such
+      this.skipped += 1; // a live source can't wait: this chunk is lost, and counted as such
     }
     at("sent").textContent = seconds(this.sentMs);
     at("chunks").textContent = this.chunks;
-    at("held").textContent = this.held;
+    at("skipped").textContent = this.skipped;
   }
 
   hear(text) {
@@ -356,13 +366,14 @@ function setBusy(busy) {
 }
 
 function clear() {
+  at("hint").hidden = false;
   at("finals").replaceChildren();
   at("partial").textContent = "";
   at("ended").hidden = true;
   at("ended").replaceChildren();
   at("sent").textContent = "0.0 s";
   at("admitted").textContent = "–";
-  at("chunks").textContent = at("held").textContent = "0";
+  at("chunks").textContent = at("skipped").textContent = "0";
 }
 
 function checkedKey() {
@@ -412,7 +423,14 @@ at("aloud").addEventListener("change", () => {
   if (!at("aloud").checked) at("sound").pause();
   else if (current?.source?.position) playAloud(current.source.position());
 });
-at("key").addEventListener("change", () => checkedKey() && quota.ask(at("key").value.trim()));
+at("key").addEventListener("change", takeKey);
+
+/** Another key: what was known of the old one's quota is gone. */
+function takeKey() {
+  quota.forget();
+  const key = checkedKey();
+  if (key) quota.ask(key);
+}
 
 /** A key handed over in the fragment, which no server sees, leaves the address bar at once. */
 function takeKeyFromFragment() {
@@ -420,7 +438,7 @@ function takeKeyFromFragment() {
   if (!key) return;
   history.replaceState(null, "", location.pathname + location.search);
   at("key").value = key;
-  if (checkedKey()) quota.ask(key);
+  takeKey();
 }
 window.addEventListener("hashchange", takeKeyFromFragment);
 takeKeyFromFragment();

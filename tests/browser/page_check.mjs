@@ -1,9 +1,9 @@
 // Checks the demo page in a real browser: sample and microphone, words, quota gauge, endings.
 //
-//   node page_check.mjs BASE_URL KEY [SCREENSHOT.png]
+//   node page_check.mjs BASE_URL KEY [SCREENSHOT.png [POOR_KEY]]
 //
-// The gateway behind BASE_URL must have a real speech worker, and KEY a budget of a minute or more. The
-// browser is Chromium at $CHROMIUM or /usr/bin/chromium. Prints 'N passed, N failed'; exits 1 if one failed.
+// The gateway behind BASE_URL must have a real speech worker, KEY a budget of a minute or more, and
+// POOR_KEY one of 3 to 12 seconds: without it, the check of a budget that runs out is left away. The browser is Chromium at $CHROMIUM or /usr/bin/chromium. Prints 'N passed, N failed'; exits 1 if one failed.
 
 import assert from "node:assert/strict";
 import { mkdtemp, rm } from "node:fs/promises";
@@ -12,9 +12,9 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { chromium } from "playwright-core";
 
-const [base, key, screenshot] = process.argv.slice(2);
+const [base, key, screenshot, poorKey] = process.argv.slice(2);
 if (!base || !key) {
-  console.error("usage: node page_check.mjs BASE_URL KEY [SCREENSHOT.png]");
+  console.error("usage: node page_check.mjs BASE_URL KEY [SCREENSHOT.png [POOR_KEY]]");
   process.exit(2);
 }
 const SAMPLE = fileURLToPath(new URL("../../clients/sample/two_cities.wav", import.meta.url));
@@ -36,7 +36,6 @@ const browser = await chromium.launchPersistentContext(profile, {
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--autoplay-policy=no-user-gesture-required",
     "--use-fake-ui-for-media-stream",
     "--use-fake-device-for-media-stream",
     `--use-file-for-fake-audio-capture=${SAMPLE}%noloop`,
@@ -57,6 +56,7 @@ page.on("request", (request) => {
   if (!request.url().startsWith(base)) complaints.push(`a foreign request: ${request.url()}`);
 });
 
+const shot = (suffix) => screenshot.replace(/(\.png)?$/, `${suffix}.png`);
 const text = (id) => page.locator(id).innerText();
 const quotaShare = async () => Number(await page.locator("#quota").getAttribute("aria-valuenow"));
 const secondsIn = async (id) => Number.parseFloat(await text(id));
@@ -75,7 +75,7 @@ async function assertCleanEnd() {
   const ended = await text("#ended");
   assert.match(ended, /ended cleanly/);
   assert.match(ended, /Close code 1000/);
-  assert.equal(await page.locator("#held").innerText(), "0");
+  assert.equal(await text("#skipped"), "0");
 }
 
 const checks = {
@@ -104,10 +104,14 @@ const checks = {
   },
 
   async keyboard_starts_the_sample() {
+    await page.check("#aloud");
     await page.locator("#start-sample").focus();
     await page.keyboard.press("Enter");
     await page.waitForFunction(() => document.querySelector("#status").textContent === "Listening");
     assert.ok(await page.locator("#start-sample").isDisabled());
+    await page.waitForFunction(() => document.querySelector("#sound").currentTime > 0);
+    await page.uncheck("#aloud");
+    assert.ok(await page.evaluate(() => document.querySelector("#sound").paused));
   },
 
   async sample_shows_provisional_words_and_level() {
@@ -117,7 +121,12 @@ const checks = {
 
   async quota_drains_while_words_come() {
     const before = await quotaShare();
-    await page.waitForFunction((share) => Number(document.querySelector("#quota").getAttribute("aria-valuenow")) < share, before, { timeout: 15_000 });
+    await page.waitForFunction(
+      (share) => Number(document.querySelector("#quota").getAttribute("aria-valuenow")) < share,
+      before,
+      { timeout: 15_000 },
+    );
+    await page.waitForFunction(() => document.querySelector("#finals").childElementCount >= 3, null, { timeout: 15_000 });
     if (screenshot) await page.screenshot({ path: screenshot });
   },
 
@@ -127,7 +136,7 @@ const checks = {
     await assertCleanEnd();
     assert.ok(Math.abs((await secondsIn("#sent")) - SAMPLE_S) < 0.2, await text("#sent"));
     assert.ok(Math.abs((await secondsIn("#admitted")) - SAMPLE_S) < 0.2, await text("#admitted"));
-    if (screenshot) await page.screenshot({ path: screenshot.replace(/(\.png)?$/, "-ended.png"), fullPage: true });
+    if (screenshot) await page.screenshot({ path: shot("-ended"), fullPage: true });
   },
 
   async microphone_ends_cleanly_with_its_words() {
@@ -158,16 +167,29 @@ const checks = {
     assert.match(await text("#status"), /Refused/);
   },
 
+  async empty_budget_is_explained() {
+    refusalsExpected = true;
+    await page.fill("#key", poorKey);
+    await page.click("#start-sample");
+    await untilEnded();
+    assert.match(await text("#ended"), /budget.*\n[^]*Close code 1008, QUOTA-0000/);
+    if (screenshot) await page.screenshot({ path: shot("-spent"), fullPage: true });
+    await page.click("#start-sample");
+    await untilEnded();
+    assert.match(await text("#ended"), /No budget[^]*HTTP 402/);
+  },
+
   async phone_width_has_no_sideways_scroll() {
     for (const colorScheme of ["light", "dark"]) {
       await page.emulateMedia({ colorScheme });
       await page.setViewportSize({ width: 360, height: 740 });
       assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), 360);
-      if (screenshot) await page.screenshot({ path: screenshot.replace(/(\.png)?$/, `-phone-${colorScheme}.png`), fullPage: true });
+      if (screenshot) await page.screenshot({ path: shot(`-phone-${colorScheme}`), fullPage: true });
     }
   },
 };
 
+if (!poorKey) delete checks.empty_budget_is_explained;
 let failed = 0;
 for (const [name, check] of Object.entries(checks)) {
   try {
