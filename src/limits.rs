@@ -44,6 +44,10 @@ pub const CLIENT_IDLE: Duration = Duration::from_secs(10);
 pub const LEASE_IDLE: Duration = Duration::from_secs(30);
 /// How long a worker may take to accept a connection.
 pub const WORKER_CONNECT: Duration = Duration::from_secs(5);
+/// Workers asked for one link before the stream learns that there is none.
+pub const LINK_TRIES: u32 = 3;
+/// Silence towards a worker after which it is told that the stream still lives; workers cut off after 10 s.
+pub const WORKER_KEEP_ALIVE: Duration = Duration::from_secs(4);
 /// How long a worker may take for its last words after the end of the audio.
 pub const WORKER_FLUSH: Duration = Duration::from_secs(10);
 /// How long the final words may take when a budget ends in mid-stream.
