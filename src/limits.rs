@@ -25,8 +25,33 @@ pub const TEXT_BYTES_MAX: usize = 16 * 1024;
 pub const HOLD_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Header of an audio container that may be pending before it is refused, in bytes.
 pub const AUDIO_HEADER_BYTES_MAX: usize = 64 * 1024;
+/// Most audio in one message, in seconds. Larger ones come from a wrong `sample_rate`, not from a microphone,
+/// and would take an envelope in one step.
+pub const CHUNK_SECONDS_MAX: u32 = 30;
+/// Lowest sample rate that is believed, in Hz; speech below it is noise, so a lower figure is a mistake.
+pub const SAMPLE_RATE_MIN: u32 = 1_000;
+/// Highest sample rate that is believed, in Hz; no sound card goes beyond it.
+pub const SAMPLE_RATE_MAX: u32 = 384_000;
+/// Most interleaved channels of one stream, the figure that the dialect documents.
+pub const CHANNELS_MAX: u16 = 20;
 /// Largest request target (path and query) of a handshake, in bytes.
 pub const TARGET_BYTES_MAX: usize = 8 * 1024;
+/// Parameters in one query; SDKs send about ten, key terms and tags the rest.
+pub const QUERY_PARAMETERS_MAX: usize = 200;
+/// Key terms in one query; models bias by a few hundred tokens at most.
+pub const KEYTERMS_MAX: usize = 100;
+/// Tags in one query; they are kept in the ledger row.
+pub const TAGS_MAX: usize = 20;
+/// Longest tag, in characters.
+pub const TAG_CHARS_MAX: usize = 128;
+/// Longest `extra` pair, in characters.
+pub const EXTRA_CHARS_MAX: usize = 2048;
+/// Longest model name, in bytes.
+pub const MODEL_BYTES_MAX: usize = 128;
+/// Longest API key, in bytes; ours are far shorter.
+pub const KEY_BYTES_MAX: usize = 256;
+/// Longest signed token, in bytes: its claims name an account, a session, a cap and an expiry.
+pub const TOKEN_BYTES_MAX: usize = 2048;
 /// Largest message accepted from a worker, in bytes.
 pub const WORKER_TEXT_BYTES_MAX: usize = 1024 * 1024;
 /// Read and write buffer of a client socket, in bytes (the library's own default is 128 KiB each).
@@ -35,6 +60,9 @@ pub const SOCKET_BUFFER_BYTES: usize = 4 * 1024;
 pub const CLIENT_BACKLOG_BYTES_MAX: usize = 256 * 1024;
 /// Audio queued to a worker beyond what its socket takes, in bytes.
 pub const LINK_BYTES_MAX: usize = 256 * 1024;
+
+const _: () = assert!(QUERY_PARAMETERS_MAX > KEYTERMS_MAX + TAGS_MAX);
+const _: () = assert!(TOKEN_BYTES_MAX < TARGET_BYTES_MAX);
 
 /// From accept to a complete request head.
 pub const HEAD_TIME: Duration = Duration::from_secs(10);
