@@ -1,0 +1,1 @@
+//! What a meter must always get right.

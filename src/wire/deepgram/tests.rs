@@ -1,0 +1,1 @@
+//! What the dialect must always get right.
