@@ -1,78 +1,90 @@
-//! Money: accounts, budgets, leases, admission. INTERFACE SKETCH: bodies arrive with the quota room.
+//! Money: accounts, budgets, envelopes, admission, settlement. Nobody outside can tell that Redis exists.
+//!
+//! # The flow
+//! 1. [`Quota::open`] runs `reserve`: an envelope leaves the account's budget for one session (or the session's open
+//!    lease is joined) and this stream is attached to it.
+//! 2. [`Lease::admit`] runs `admit` on the envelope's quota key, once per batch of waiting audio. Before the envelope
+//!    runs low the next one is reserved in the background.
+//! 3. The caller says what became of the units: [`Lease::tally`] (handed to the worker) or [`Lease::waste`].
+//! 4. [`Lease::settle`] reports both; the last stream out of a lease closes it, and what was not used returns.
+//! 5. What a dead gateway left behind is closed by `reap` after its deadline, see [`reaper`].
+//!
+//! # Doubt
+//! | answer lost on | done |
+//! |---|---|
+//! | `admit` | cost counts as waste, this lease is settled, the next one is reserved, the chunk is admitted there |
+//! | `reserve` | repeated with the same attachment: the script repeats its answer |
+//! | `settle` | repeated until the lease's deadline, then left to the reaper |
+//!
+//! # Tests
+//! Unit facts beside the code; `tests/scripts.rs` (each script, both stores), `tests/money.rs` (random walks with
+//! lost answers, crashes and period edges; races through two gateways).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::ending::Ending;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::limits::{ADMIT_PROBE_KEY_MS, DEADLINE, HOLD};
 use crate::units::Units;
 
+mod accounts;
+mod ask;
+pub mod keys;
+mod lease;
+pub mod period;
+pub mod reaper;
+pub mod script;
+mod settler;
 pub mod store;
 
-use store::{Reply, StoreError};
+pub use accounts::{Account, Key};
+pub use keys::Name;
+use keys::Keys;
+pub use lease::Lease;
+pub use period::PeriodRule;
+use script::{Books, Reserve};
+use store::{Charge, Reply, Script, Store, StoreError};
 
-/// A name that may become part of a key: `A-Z a-z 0-9 - _ .`, 1 to 64 bytes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(Arc<str>);
-impl Name {
-    /// The name, or `None` outside the alphabet or the length.
-    pub fn parse(_text: &str) -> Option<Self> {
-        todo!()
+/// What an operator can set about money.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What every key begins with.
+    pub prefix: String,
+    /// First envelope, in audio time.
+    pub envelope_first: Duration,
+    /// Longest envelope, in audio time.
+    pub envelope_longest: Duration,
+    /// Least that a stream may be opened with, in audio time.
+    pub floor: Duration,
+    /// Overrun allowed at settle.
+    pub epsilon: Units,
+    /// How long a lease lives without a heartbeat: at most [`DEADLINE`] unless in simulations.
+    pub lifetime: Duration,
+    /// How long a session is remembered.
+    pub session_keep: Duration,
+    /// How long budgets and ledgers are kept behind their period.
+    pub retention: Duration,
+    /// How long an answer of the store is waited for before a stream ends.
+    pub hold: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            prefix: "vox:".into(),
+            envelope_first: Duration::from_secs(10),
+            envelope_longest: Duration::from_secs(300),
+            floor: Duration::from_millis(250),
+            epsilon: Units::ZERO,
+            lifetime: DEADLINE,
+            session_keep: Duration::from_secs(24 * 3600),
+            retention: Duration::from_secs(400 * 24 * 3600),
+            hold: HOLD,
+        }
     }
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// How an account's time is cut into budget periods.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PeriodRule {
-    /// Calendar hours of the account's zone.
-    Hour,
-    /// Calendar days.
-    Day,
-    /// Calendar months.
-    Month,
-    /// Fixed length in seconds (1 ..= 31 days), counted from 1970.
-    Fixed(u32),
-}
-
-/// One account: who pays, and what it may use in a period. Stored under `account:{a}`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
-    /// Its name.
-    pub id: Name,
-    /// Units per period.
-    pub cap: Units,
-    /// How time is cut.
-    pub period: PeriodRule,
-    /// IANA zone name of calendar periods, default `UTC`.
-    pub zone: String,
-    /// One session may reserve at most 1/share of what is free (1 = all of it). Default 8.
-    pub share: u32,
-    /// No new leases.
-    pub frozen: bool,
-}
-
-/// One API key as stored under `key:<sha256>`; the secret itself is never stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Key {
-    /// First 16 hex digits of the secret's SHA-256: how people and logs name the key.
-    pub fingerprint: String,
-    /// Whose key.
-    pub account: Name,
-    /// A word for people.
-    pub label: String,
-    /// Units per period through this key; `None`: only the account's cap.
-    pub cap: Option<Units>,
-    /// Units per session; `None`: no session cap.
-    pub session_cap: Option<Units>,
-    /// Live streams at once.
-    pub streams_max: u32,
-    /// Models this key may use; empty: all.
-    pub models: Vec<String>,
-    /// No new streams, and live ones end within one heartbeat.
-    pub revoked: bool,
 }
 
 /// Where a budget stands in its running period.
@@ -94,6 +106,10 @@ pub struct Balance {
     pub settled: Units,
     /// Cap less taken.
     pub left: Units,
+    /// taken - held - settled: 0 unless data was lost.
+    pub drift: i64,
+    /// Open leases of the account, of any period.
+    pub leases: u64,
 }
 
 /// What a stream is, as far as money cares.
@@ -105,50 +121,71 @@ pub struct Terms {
     pub key: Arc<Key>,
     /// Session asked for by the client or its token; minted when `None`.
     pub session: Option<Name>,
-    /// Model name (at most 64 bytes are kept in the ledger).
+    /// Model name.
     pub model: String,
-    /// Units per second of audio: sizes the first envelope.
+    /// Units per second of audio: sizes envelopes.
     pub units_per_second: u32,
-    /// Tags for the ledger row, joined by commas (cut at 128 bytes).
+    /// Tags for the ledger, joined by commas.
     pub tags: String,
 }
 
 /// Why nothing was reserved, or no more can be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The period's budget is spent; it renews at this unix second.
-    Budget { left: Units, renews_at: i64 },
-    /// What is left is held by other streams until about this unix second.
-    Held { left: Units, until: i64 },
+    /// The period's budget is spent.
+    Budget {
+        /// Units that are left, too few to go on.
+        left: Units,
+        /// Unix second of the next period.
+        renews_at: i64,
+    },
+    /// What is left is held by other streams.
+    Held {
+        /// Units that are free all the same.
+        left: Units,
+        /// Unix second when held units come back at the latest, if nobody renews them.
+        until: i64,
+    },
     /// The session's own cap is used up.
-    Session { left: Units },
+    Session {
+        /// Units left under it.
+        left: Units,
+    },
     /// The key's own cap for the period is used up.
-    Key { left: Units, renews_at: i64 },
+    Key {
+        /// Units left under it.
+        left: Units,
+        /// Unix second of the next period.
+        renews_at: i64,
+    },
     /// Too many live streams on this key.
-    Streams { max: u32 },
+    Streams {
+        /// How many are allowed.
+        max: u32,
+    },
     /// Too many open leases of this session.
     Leases,
-    /// Account frozen.
+    /// The account is frozen.
     Frozen,
-    /// No such account (any more), or the key is revoked.
+    /// No such account any more, or the key was revoked.
     Revoked,
     /// The session was ended by its owner.
     Ended,
-    /// The session was opened with other terms (model, tariff, tags).
+    /// The session was opened with another model, tariff or tags.
     Conflict,
     /// The session belongs to somebody else.
     NotYours,
-    /// The store lost this period's or session's books; an operator must run `audit --rebuild`.
+    /// The store lost this period's or session's books.
     Lost,
 }
 
-/// Why `open` gave no lease.
+/// Why [`Quota::open`] gave no lease.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// The store decided against it.
-    #[error("refused")]
+    #[error("refused: {0:?}")]
     Refused(Refusal),
-    /// The store did not decide (503 to the client).
+    /// The store did not decide.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -156,121 +193,257 @@ pub enum OpenError {
 /// What was decided about one chunk. A refusal is an answer, not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Paid for; hand it to the link, then call [`Lease::tally`] or [`Lease::waste`].
+    /// Paid for: hand it to the link, then say [`Lease::tally`] or [`Lease::waste`].
     Grant,
-    /// Not paid, nothing taken. `left` units can still be had in one piece: cut the chunk there and admit the
-    /// first part (then ask again with the rest, which will be refused with `left` 0).
-    Refuse { left: Units, why: Refusal },
-    /// The quota key is gone (ended, revoked, reaped): stop.
+    /// Nothing was taken. `left` units can still be had in one piece: cut the chunk there, admit that part, then ask
+    /// for the rest; `left` 0 is the end.
+    Refuse {
+        /// Units in the envelope, less than the cost.
+        left: Units,
+        /// Why there is no more.
+        why: Refusal,
+    },
+    /// The quota key is gone (ended, revoked, reaped, lost): stop.
     Lapse,
 }
 
-/// What a settle gave back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a stream came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settlement {
-    /// Units this stream handed to its worker over its whole life.
+    /// Units handed to workers.
     pub tally: Units,
     /// Units taken, or maybe taken, that are not owed.
     pub waste: Units,
+    /// Whether every settle of the stream was answered in time; else it is still being retried.
+    pub done: bool,
 }
 
-/// The money room. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Quota;
+/// The money room. Cheap to clone; all clones share one store.
+#[derive(Clone)]
+pub struct Quota(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    settings: Settings,
+    keys: Keys,
+    /// Store's clock less ours, in milliseconds, as last heard.
+    skew_ms: AtomicI64,
+    /// This process among all gateways.
+    id: String,
+    minted: AtomicU64,
+    /// Settles in flight and other work that outlives its stream.
+    tracker: TaskTracker,
+    unsettled: AtomicU64,
+    active: reaper::Active,
+}
 
 impl Quota {
-    /// Reads an account.
-    pub async fn account(&self, _id: &Name) -> Result<Option<Account>, StoreError> {
-        todo!()
+    /// A money room over a store. Does no I/O.
+    pub fn new(store: Store, settings: Settings) -> Self {
+        let id = uuid::Uuid::new_v4().simple().to_string().split_off(20);
+        Self(Arc::new(Inner {
+            keys: Keys::new(&settings.prefix),
+            store,
+            settings,
+            skew_ms: AtomicI64::new(0),
+            id,
+            minted: AtomicU64::new(0),
+            tracker: TaskTracker::new(),
+            unsettled: AtomicU64::new(0),
+            active: reaper::Active::default(),
+        }))
     }
-    /// Creates or changes an account.
-    pub async fn put_account(&self, _account: &Account) -> Result<(), StoreError> {
-        todo!()
+
+    /// Opens a stream: reserves its first envelope or joins its session's.
+    ///
+    /// Gives up after [`Settings::hold`] with the store's error. A lease that is dropped instead of settled is left
+    /// to the reaper.
+    pub async fn open(&self, terms: Terms) -> Result<Lease, OpenError> {
+        Lease::open(self.clone(), terms).await
     }
-    /// All accounts (admin only; pages through the store).
-    pub async fn accounts(&self) -> Result<Vec<Account>, StoreError> {
-        todo!()
+
+    /// Where the running period of an account stands.
+    pub async fn balance(&self, account: &Account) -> Result<Balance, StoreError> {
+        let window = account.period.window(&account.zone, self.now_ms() / 1000);
+        let fields = self.fields(&self.spell().account(&account.id)).await?;
+        let credit = fields.get(&format!("credit:{}", window.id)).and_then(|text| Units::parse(text));
+        let cap = account.cap.saturating_add(credit.unwrap_or(Units::ZERO));
+        let books = self.books(&account.id, &window.id).await?;
+        let (taken, held, settled) = books.map_or_else(Default::default, |b| (b.taken, b.held, b.settled));
+        Ok(Balance {
+            period: window.id,
+            starts_at: window.start,
+            ends_at: window.end,
+            cap,
+            taken,
+            held,
+            settled,
+            left: cap.saturating_sub(taken),
+            drift: books.map_or(0, |b| b.drift),
+            leases: books.map_or(0, |b| b.leases),
+        })
     }
-    /// The key behind a secret, by its SHA-256.
-    pub async fn key(&self, _secret: &str) -> Result<Option<Key>, StoreError> {
-        todo!()
+
+    /// The books of one period, by `lua/audit.lua`; `None` before its first lease.
+    pub async fn books(&self, account: &Name, period: &str) -> Result<Option<Books>, StoreError> {
+        let (budget, leases) = (self.spell().budget(account, period), self.spell().leases(account));
+        let reply = self.call(&script::AUDIT, &[&budget, &leases], &[]).await?;
+        let books = Books::read(&reply)?;
+        if let Some(books) = books {
+            self.heard(books.now_ms);
+        }
+        Ok(books)
     }
-    /// Makes a key and gives its secret, the only time it is seen. `fingerprint` of the argument is ignored.
-    pub async fn add_key(&self, _key: Key) -> Result<(String, Key), StoreError> {
-        todo!()
-    }
-    /// Keys of an account.
-    pub async fn keys(&self, _account: &Name) -> Result<Vec<Key>, StoreError> {
-        todo!()
-    }
-    /// Where the running period stands.
-    pub async fn balance(&self, _account: &Account) -> Result<Balance, StoreError> {
-        todo!()
-    }
-    /// Opens a stream: reserves its first envelope.
-    pub async fn open(&self, _terms: Terms) -> Result<Lease, OpenError> {
-        todo!()
-    }
-    /// Runs `admit` at its largest allowed input on a private key and gives the complete call's time.
+
+    /// Runs `admit` at its largest allowed input on a private key, and gives the time of the whole call, from send to
+    /// decoded reply.
     pub async fn probe(&self) -> Result<Duration, StoreError> {
-        todo!()
+        let account = Name::parse(&"p".repeat(crate::limits::NAME_BYTES_MAX)).unwrap_or_else(|| unreachable!());
+        let sid = format!("{}.{}", "f".repeat(16), "s".repeat(crate::limits::NAME_BYTES_MAX));
+        let key = self.spell().quota(&account, &sid, Units::MAX.get());
+        let most = Units::MAX.to_string();
+        self.command(&["SET", &key, &most, "PX", ADMIT_PROBE_KEY_MS]).await?;
+        let start = Instant::now();
+        let reply = self.0.store.run(&script::ADMIT, &[&key], &[&most]).await?;
+        let admitted = script::Admitted::read(&reply)?;
+        let took = start.elapsed();
+        metrics::histogram!("voxgate_probe_seconds", "script" => "admit").record(took);
+        match admitted {
+            script::Admitted::Grant(left) if left.is_zero() => Ok(took),
+            other => Err(StoreError::Odd(format!("probe answered {other:?}"))),
+        }
     }
-    /// Waits until every settle in flight is done, at most `patience`; gives how many were left to the reaper.
-    pub async fn drain(&self, _patience: Duration) -> usize {
-        todo!()
+
+    /// Waits until everything that outlives its stream is done, at most `patience`; gives the number of settles that are
+    /// left to the reaper.
+    pub async fn drain(&self, patience: Duration) -> u64 {
+        self.0.tracker.close();
+        let done = tokio::time::timeout(patience, self.0.tracker.wait()).await;
+        self.0.tracker.reopen();
+        if done.is_ok() { 0 } else { self.0.unsettled.load(Ordering::Relaxed) }
     }
-    /// Runs one plain command; for `check` and admin only.
-    pub async fn command(&self, _words: &[&str]) -> Result<Reply, StoreError> {
-        todo!()
+
+    /// Runs one plain command; for accounts, `check` and tests, never on the path of a chunk.
+    pub async fn command(&self, words: &[&str]) -> Result<Reply, StoreError> {
+        let mut pause = Pause::new();
+        let until = Instant::now() + self.0.settings.hold;
+        loop {
+            match self.0.store.command(words).await {
+                Err(error) if pauses(&error) && Instant::now() < until => pause.wait().await,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// The store's word: `embedded` or `redis`.
+    pub fn store_word(&self) -> &'static str {
+        self.0.store.word()
+    }
+
+    fn spell(&self) -> &Keys {
+        &self.0.keys
+    }
+
+    /// Our best knowledge of the store's clock, unix milliseconds.
+    fn now_ms(&self) -> i64 {
+        wall_ms() + self.0.skew_ms.load(Ordering::Relaxed)
+    }
+
+    /// Learns the store's clock from an answer.
+    fn heard(&self, now_ms: u64) {
+        let store = i64::try_from(now_ms).unwrap_or(i64::MAX);
+        self.0.skew_ms.store(store.saturating_sub(wall_ms()), Ordering::Relaxed);
+    }
+
+    fn mint(&self) -> u64 {
+        self.0.minted.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// One script call with its metrics.
+    async fn call(&self, script: &Script, keys: &[&str], args: &[&str]) -> Result<Reply, StoreError> {
+        let start = Instant::now();
+        let answer = self.0.store.run(script, keys, args).await;
+        metrics::histogram!("voxgate_script_seconds", "script" => script.name).record(start.elapsed());
+        if let Err(error) = &answer {
+            metrics::counter!("voxgate_script_errors_total", "script" => script.name, "kind" => error.word()).increment(1);
+            if error.charge() == Charge::Unknown {
+                metrics::counter!("voxgate_doubts_total", "script" => script.name).increment(1);
+            }
+        }
+        answer
+    }
+
+    fn reserve_call(&self, deed: &ask::Deed, ask: &ask::Ask) -> ([String; 7], Reserve) {
+        let (settings, keys, account) = (&self.0.settings, self.spell(), deed.account());
+        let key = &deed.terms.key;
+        let spelled = [
+            keys.account(account),
+            keys.session(account, &deed.sid),
+            keys.lease(account, &deed.sid, ask.n),
+            keys.quota(account, &deed.sid, ask.n),
+            keys.budget(account, &ask.window.id),
+            keys.leases(account),
+            keys.streams(account, &key.fingerprint),
+        ];
+        let call = Reserve {
+            sid: deed.sid.clone(),
+            n: ask.n,
+            period: ask.window.id.clone(),
+            start: ask.window.start,
+            end: ask.window.end,
+            owner: deed.owner().to_owned(),
+            terms: deed.contract.clone(),
+            attachment: ask.name(deed),
+            stream: deed.stream.clone(),
+            want: ask.want,
+            floor: ask.floor,
+            least: ask.least,
+            cap: deed.terms.account.cap,
+            share: deed.terms.account.share,
+            key_cap: key.cap,
+            session_cap: key.session_cap,
+            streams_max: key.streams_max,
+            lifetime_ms: ms(settings.lifetime),
+            lease_keep_ms: LEASE_KEEP_MS,
+            session_keep_ms: ms(settings.session_keep),
+            budget_keep_ms: ms(settings.retention),
+        };
+        (spelled, call)
     }
 }
 
-/// One stream's claim on its session's envelope. One admit in flight at a time, by `&mut`.
-#[derive(Debug)]
-pub struct Lease;
+/// An open lease and its quota outlive their deadline by 7 days, so that a reaper always finds them.
+const LEASE_KEEP_MS: u64 = 7 * 24 * 3600 * 1000;
+/// A closed lease repeats its answers for 10 minutes.
+const TOMBSTONE_MS: u64 = 10 * 60 * 1000;
 
-impl Lease {
-    /// The session's public id (what the client may come back with).
-    pub fn session(&self) -> &str {
-        todo!()
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn wall_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Whether an error is worth another try: it never ran, and time may mend it.
+fn pauses(error: &StoreError) -> bool {
+    matches!(error, StoreError::Busy | StoreError::Away(_) | StoreError::Refuses(_))
+}
+
+/// Growing waits with jitter between tries of one call.
+struct Pause(Duration);
+
+impl Pause {
+    const FIRST: Duration = Duration::from_millis(5);
+    const MOST: Duration = Duration::from_millis(250);
+
+    const fn new() -> Self {
+        Self(Self::FIRST)
     }
-    /// Takes `cost` units (> 0) or says why not; refills, doubt and a slow store are dealt with inside, for at most
-    /// [`crate::limits::HOLD`] before the store's error is given. Never drop this future half way.
-    pub async fn admit(&mut self, _cost: Units) -> Result<Admission, StoreError> {
-        todo!()
-    }
-    /// The units of the last grant went to the worker.
-    pub fn tally(&mut self, _cost: Units) {
-        todo!()
-    }
-    /// The units of the last grant were not handed over.
-    pub fn waste(&mut self, _cost: Units) {
-        todo!()
-    }
-    /// What this stream may still use, as far as known: envelope plus what was free at the last reserve.
-    pub fn left(&self) -> Units {
-        todo!()
-    }
-    /// Cap of the period as last known.
-    pub fn cap(&self) -> Units {
-        todo!()
-    }
-    /// Call every [`crate::limits::HEARTBEAT`]: renews the lease and the stream's place in the background.
-    pub fn beat(&mut self) {
-        todo!()
-    }
-    /// Resolves when something in the background went so wrong that the stream must end (revoked, ended, lost).
-    /// Cancel safe; pending for ever while all is well.
-    pub async fn ended(&mut self) -> Ending {
-        todo!()
-    }
-    /// Nobody spoke for [`crate::limits::LEASE_IDLE`]: gives the envelope back; the next admit reserves again.
-    pub fn rest(&mut self) {
-        todo!()
-    }
-    /// The end: settles what was handed over. Waits a short while for the store, then leaves it to a background
-    /// retry (and at last to the reaper). `note` (worker name) goes into the ledger row.
-    pub async fn settle(self, _ending: Ending, _note: &str) -> Settlement {
-        todo!()
+
+    async fn wait(&mut self) {
+        tokio::time::sleep(self.0 / 2 + self.0.mul_f64(fastrand::f64() / 2.0)).await;
+        self.0 = (self.0 * 2).min(Self::MOST);
     }
 }
