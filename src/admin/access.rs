@@ -129,7 +129,9 @@ mod tests {
     fn only_the_token_opens() {
         let (access, now) = (Access::new(Secret::new("0123456789abcdef")), Instant::now());
         assert!(access.check(&headers("bearer 0123456789abcdef"), HERE, now).is_ok());
-        for wrong in ["Bearer", "Bearer ", "Bearer 0123456789abcde", "Token 0123456789abcdef", "0123456789abcdef"] {
+        for wrong in
+            ["Bearer", "Bearer ", "Bearer 0123456789abcde", "Token 0123456789abcdef", "0123456789abcdef"]
+        {
             assert!(access.check(&headers(wrong), HERE, now).is_err(), "{wrong:?}");
         }
         assert!(access.check(&HeaderMap::new(), HERE, now).is_err());

@@ -7,10 +7,10 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router, routing};
 use serde_json::{Value, json};
 
-use crate::quota::{Account, Balance, Key, Name, Quota};
+use crate::quota::{Account, Balance, Key, Name, PeriodRule, Quota};
 
 use super::Room;
-use super::fields::{Fields, show_period};
+use super::fields::Fields;
 use super::problem::Problem;
 
 /// Live streams of a key when nothing else is said.
@@ -38,7 +38,7 @@ async fn create(State(room): State<Room>, body: Bytes) -> Result<Response, Probl
     let id = fields.needed("id", id);
     let cap = fields.units("cap");
     let cap = fields.needed("cap", cap);
-    let period = fields.period("period").unwrap_or(crate::quota::PeriodRule::Day);
+    let period = fields.period("period").unwrap_or(PeriodRule::Day);
     let zone = fields.zone("zone").unwrap_or_else(|| "UTC".to_owned());
     let share = fields.whole("share", 1, 1024).unwrap_or(room.share);
     let frozen = fields.flag("frozen").unwrap_or(false);
@@ -92,11 +92,7 @@ async fn keys(State(room): State<Room>, Path(id): Path<String>) -> Result<Json<V
     Ok(Json(json!({ "keys": keys.iter().map(key_json).collect::<Vec<_>>() })))
 }
 
-async fn add_key(
-    State(room): State<Room>,
-    Path(id): Path<String>,
-    body: Bytes,
-) -> Result<Response, Problem> {
+async fn add_key(State(room): State<Room>, Path(id): Path<String>, body: Bytes) -> Result<Response, Problem> {
     let mut fields = Fields::parse(&body)?;
     let label = fields.label("label").unwrap_or_default();
     let cap = fields.units_or_null("cap").flatten();
@@ -126,7 +122,7 @@ fn account_json(account: &Account) -> Value {
     json!({
         "id": account.id.as_str(),
         "cap": account.cap.get(),
-        "period": show_period(&account.period),
+        "period": account.period.word(),
         "zone": account.zone,
         "share": account.share,
         "frozen": account.frozen,
@@ -143,6 +139,8 @@ fn balance_json(balance: &Balance) -> Value {
         "held": balance.held.get(),
         "settled": balance.settled.get(),
         "left": balance.left.get(),
+        "drift": balance.drift,
+        "leases": balance.leases,
     })
 }
 

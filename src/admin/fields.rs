@@ -3,6 +3,7 @@
 use axum::body::Bytes;
 use serde_json::{Map, Value};
 
+use crate::quota::period::zone_known;
 use crate::quota::{Name, PeriodRule};
 use crate::units::Units;
 
@@ -70,8 +71,9 @@ impl Fields {
     }
 
     pub(super) fn period(&mut self, field: &str) -> Option<PeriodRule> {
-        let allowed = "must be \"hour\", \"day\", \"month\" or a fixed length such as \"3600s\" (1 s to 31 days)";
-        self.take(field, allowed, |value| parse_period(value.as_str()?))
+        let allowed =
+            "must be \"hour\", \"day\", \"month\" or a fixed length such as \"3600s\" (1 s to 31 days)";
+        self.take(field, allowed, |value| PeriodRule::parse(value.as_str()?))
     }
 
     /// A name of the time zone database.
@@ -79,15 +81,15 @@ impl Fields {
         let allowed = "must be a time zone such as \"UTC\" or \"Europe/Berlin\"";
         self.take(field, allowed, |value| {
             let zone = value.as_str().filter(|zone| zone.len() <= 64)?;
-            jiff::tz::TimeZone::get(zone).ok().map(|_| zone.to_owned())
+            zone_known(zone).then(|| zone.to_owned())
         })
     }
 
-    /// A text for people: at most 64 characters, none of them control characters.
+    /// A text for people: at most 64 bytes, no control characters.
     pub(super) fn label(&mut self, field: &str) -> Option<String> {
-        self.take(field, "must be a text of at most 64 characters, in one line", |value| {
+        self.take(field, "must be a text of at most 64 bytes, in one line", |value| {
             let text = value.as_str()?;
-            let fine = text.chars().count() <= 64 && !text.chars().any(char::is_control);
+            let fine = text.len() <= 64 && !text.chars().any(char::is_control);
             fine.then(|| text.to_owned())
         })
     }
@@ -115,29 +117,5 @@ impl Fields {
             self.faults.push(FieldFault { field: field.to_owned(), detail: allowed.to_owned() });
         }
         taken
-    }
-}
-
-/// `hour`, `day`, `month`, or seconds such as `3600s`.
-pub(super) fn parse_period(text: &str) -> Option<PeriodRule> {
-    match text {
-        "hour" => Some(PeriodRule::Hour),
-        "day" => Some(PeriodRule::Day),
-        "month" => Some(PeriodRule::Month),
-        _ => {
-            let digits = text.strip_suffix('s').filter(|d| d.bytes().all(|b| b.is_ascii_digit()))?;
-            let seconds = digits.parse().ok().filter(|seconds| (1..=31 * 86_400).contains(seconds))?;
-            Some(PeriodRule::Fixed(seconds))
-        }
-    }
-}
-
-/// The word that [`parse_period`] reads back.
-pub(super) fn show_period(period: &PeriodRule) -> String {
-    match period {
-        PeriodRule::Hour => "hour".to_owned(),
-        PeriodRule::Day => "day".to_owned(),
-        PeriodRule::Month => "month".to_owned(),
-        PeriodRule::Fixed(seconds) => format!("{seconds}s"),
     }
 }

@@ -38,7 +38,7 @@ use crate::telemetry::Metrics;
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// What the admin listener needs.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Parts {
     /// Where accounts and keys are.
     pub quota: Quota,
@@ -53,7 +53,7 @@ pub struct Parts {
 }
 
 /// What handlers share.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Room {
     quota: Quota,
     readiness: Readiness,

@@ -8,6 +8,8 @@ use tower::ServiceExt as _;
 
 use super::{BODY_BYTES_MAX, Parts, Readiness, router};
 use crate::config::Secret;
+use crate::quota::store::Store;
+use crate::quota::{Quota, Settings};
 use crate::telemetry::Metrics;
 
 const TOKEN: &str = "0123456789abcdef";
@@ -24,6 +26,10 @@ fn rig() -> (Router, Readiness) {
     (router(parts), readiness)
 }
 
+fn quota() -> Quota {
+    Quota::new(Store::open("embedded").unwrap(), Settings::default())
+}
+
 async fn ask(router: &Router, request: Request<Body>) -> (StatusCode, Value) {
     let response = router.clone().oneshot(request).await.unwrap();
     let (status, kind) = (response.status(), response.headers()["content-type"].clone());
@@ -35,7 +41,8 @@ async fn ask(router: &Router, request: Request<Body>) -> (StatusCode, Value) {
 }
 
 fn call(method: &str, path: &str, body: impl Into<Body>) -> Request<Body> {
-    let request = Request::builder().method(method).uri(path).header("authorization", format!("Bearer {TOKEN}"));
+    let request =
+        Request::builder().method(method).uri(path).header("authorization", format!("Bearer {TOKEN}"));
     request.body(body.into()).unwrap()
 }
 
@@ -80,7 +87,10 @@ async fn an_account_is_made_changed_and_read() {
     assert_eq!(status, StatusCode::CREATED, "{body}");
     assert_eq!(body["share"], 8);
     let (status, body) = ask(&router, call("POST", "/v1/accounts", made.to_string())).await;
-    assert_eq!((status, body["type"].as_str()), (StatusCode::CONFLICT, Some("urn:voxgate:problem:already-exists")));
+    assert_eq!(
+        (status, body["type"].as_str()),
+        (StatusCode::CONFLICT, Some("urn:voxgate:problem:already-exists"))
+    );
 
     let change = json!({ "cap": 9_007_199_254_740_991_u64, "frozen": true });
     let (status, body) = ask(&router, call("PATCH", "/v1/accounts/acme", change.to_string())).await;
@@ -100,7 +110,8 @@ async fn an_account_is_made_changed_and_read() {
 async fn a_key_is_shown_once() {
     let (router, _) = rig();
     ask(&router, call("POST", "/v1/accounts", json!({ "id": "acme", "cap": 1 }).to_string())).await;
-    let wanted = json!({ "label": "web", "session_cap": 500, "cap": null, "streams_max": 3, "models": ["nova-3"] });
+    let wanted =
+        json!({ "label": "web", "session_cap": 500, "cap": null, "streams_max": 3, "models": ["nova-3"] });
     let (status, body) = ask(&router, call("POST", "/v1/accounts/acme/keys", wanted.to_string())).await;
     assert_eq!((status, &body["session_cap"]), (StatusCode::CREATED, &json!(500)), "{body}");
     let secret = body["secret"].as_str().unwrap();
@@ -135,7 +146,11 @@ async fn amounts_are_whole_and_bounded() {
 async fn bodies_are_bounded_json() {
     let (router, _) = rig();
     for body in ["", "{", "[]", "\u{0}"] {
-        assert_eq!(ask(&router, call("POST", "/v1/accounts", body)).await.0, StatusCode::BAD_REQUEST, "{body:?}");
+        assert_eq!(
+            ask(&router, call("POST", "/v1/accounts", body)).await.0,
+            StatusCode::BAD_REQUEST,
+            "{body:?}"
+        );
     }
     let large = " ".repeat(BODY_BYTES_MAX + 1);
     let (status, _) = ask(&router, call("POST", "/v1/accounts", large)).await;
@@ -146,7 +161,8 @@ async fn bodies_are_bounded_json() {
 #[tokio::test]
 async fn ten_wrong_tokens_are_enough() {
     let (router, _) = rig();
-    let wrong = || Request::builder().uri("/v1/accounts").header("authorization", "Bearer no").body(Body::empty());
+    let wrong =
+        || Request::builder().uri("/v1/accounts").header("authorization", "Bearer no").body(Body::empty());
     for _ in 0..10 {
         assert_eq!(ask(&router, wrong().unwrap()).await.0, StatusCode::UNAUTHORIZED);
     }

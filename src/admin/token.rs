@@ -58,10 +58,11 @@ pub fn token_path(port: u16) -> PathBuf {
     runtime.unwrap_or_else(std::env::temp_dir).join(format!("voxgate-admin-{port}.token"))
 }
 
-/// Reads a token file, if there is one and nobody but its owner can read it.
+/// Reads a token file, if there is one of this user that nobody else can read.
 pub fn read_token(path: &Path) -> Option<Secret> {
     let meta = std::fs::symlink_metadata(path).ok()?;
-    if !meta.is_file() || meta.mode() & 0o077 != 0 || meta.len() > 1024 {
+    let own = std::fs::metadata("/proc/self").map_or(true, |process| process.uid() == meta.uid());
+    if !own || !meta.is_file() || meta.mode() & 0o077 != 0 || meta.len() > 1024 {
         return None;
     }
     let text = std::fs::read_to_string(path).ok()?;

@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::limits;
+use crate::worker::{self, WorkerSpec, WorkerUrl};
 
 use super::fault::{Fault, Origin};
 use super::reader::Reader;
 use super::settings::{Raw, Settings};
 use super::values::{Secret, StoreUrl};
-use super::{Admin, Config, Limits, Listen, Log, LogFormat, QuotaRules, Store, Worker};
+use super::{Admin, Config, Limits, Listen, Log, LogFormat, QuotaRules, Store};
 
 /// Hardest bounds of settings that `limits` leaves open.
 const STREAMS_MAX: u32 = 65_536;
@@ -107,7 +108,8 @@ fn token(reader: &mut Reader<'_>, section: &str) -> Option<Secret> {
     let plain = token.bytes().all(|b| b.is_ascii_graphic());
     if !plain || !TOKEN_BYTES.contains(&token.len()) {
         let (least, most) = (TOKEN_BYTES.start(), TOKEN_BYTES.end());
-        reader.fault(&name, format!("a token must be {least} to {most} printable ASCII characters, no spaces"));
+        reader
+            .fault(&name, format!("a token must be {least} to {most} printable ASCII characters, no spaces"));
         return None;
     }
     Some(Secret::new(token))
@@ -156,17 +158,19 @@ fn quota(reader: &mut Reader<'_>) -> QuotaRules {
     rules
 }
 
-fn workers(reader: &mut Reader<'_>, settings: &Settings) -> Vec<Worker> {
+fn workers(reader: &mut Reader<'_>, settings: &Settings) -> Vec<WorkerSpec> {
     let mut names = BTreeSet::new();
     let mut workers = Vec::new();
     for (index, origin) in &settings.workers {
         let section = format!("workers[{index}]");
-        let worker = worker(reader, &section, *index);
         let url = format!("{section}.url");
         if !reader.is_said(&url) {
             let reason = "missing; such as url = \"ws://127.0.0.1:7000/v1/listen\"".to_owned();
             reader.faults.push(Fault { origin: origin.clone(), key: url, reason });
         }
+        let Some(worker) = worker(reader, &section, *index) else {
+            continue;
+        };
         if !names.insert(worker.name.clone()) {
             reader.fault(&format!("{section}.name"), format!("{:?} is another worker's name", worker.name));
         }
@@ -175,7 +179,8 @@ fn workers(reader: &mut Reader<'_>, settings: &Settings) -> Vec<Worker> {
     workers
 }
 
-fn worker(reader: &mut Reader<'_>, section: &str, index: usize) -> Worker {
+/// The worker of one section; `None` where its address is no address, which is noted.
+fn worker(reader: &mut Reader<'_>, section: &str, index: usize) -> Option<WorkerSpec> {
     let key = |name: &str| format!("{section}.{name}");
     let mut name = format!("worker-{}", index + 1);
     if reader.is_said(&key("name")) {
@@ -184,37 +189,22 @@ fn worker(reader: &mut Reader<'_>, section: &str, index: usize) -> Worker {
             .parsed(&key("name"), allowed, |text| is_name(text).then(|| text.to_owned()))
             .unwrap_or_default();
     }
-    let url = match reader.text(&key("url")) {
-        url if url.is_empty() || is_worker_url(&url) => url,
-        url if url.starts_with("wss://") => {
-            reader.fault(&key("url"), "TLS to workers is not built in; use ws:// to a local TLS proxy");
-            url
-        }
-        url => {
-            reader.fault(&key("url"), "must be such as \"ws://127.0.0.1:7000/v1/listen\", without user or space");
-            url
-        }
-    };
-    Worker {
-        name,
-        url,
-        dialect: reader.choice(&key("dialect"), &["deepgram"]),
-        models: reader.list(&key("models")),
-        streams_max: reader.whole32(&key("streams_max"), 1..=WORKER_STREAMS_MAX),
-        weight: reader.whole32(&key("weight"), 1..=1000),
-        token: token(reader, section),
+    let text = reader.text(&key("url"));
+    let url = WorkerUrl::parse(&text);
+    if let (Err(reason), false) = (&url, text.is_empty()) {
+        reader.fault(&key("url"), format!("{reason}; such as \"ws://127.0.0.1:7000/v1/listen\""));
     }
+    reader.choice(&key("dialect"), &["deepgram"]);
+    let models = reader.list(&key("models"));
+    let streams_max = reader.whole32(&key("streams_max"), 1..=WORKER_STREAMS_MAX);
+    let weight = reader.whole32(&key("weight"), 1..=1000);
+    let token = token(reader, section).map(|token| worker::Secret::new(token.expose()));
+    Some(WorkerSpec { name, url: url.ok()?, models, streams_max, weight, token })
 }
 
 fn is_name(text: &str) -> bool {
     (1..=limits::NAME_BYTES_MAX).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
-}
-
-fn is_worker_url(url: &str) -> bool {
-    let rest = url.strip_prefix("ws://").unwrap_or_default();
-    let host = rest.split(['/', '?']).next().unwrap_or_default();
-    !host.is_empty() && !host.contains('@') && url.bytes().all(|b| b.is_ascii_graphic())
 }
 
 fn limits_of(reader: &mut Reader<'_>) -> Limits {

@@ -2,7 +2,7 @@
 
 /// What a setting's value looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     /// A text.
     Text,
     /// A text that is never shown.
@@ -19,7 +19,7 @@ pub enum Kind {
 
 impl Kind {
     /// How to write such a value.
-    pub const fn form(self) -> &'static str {
+    pub(super) const fn form(self) -> &'static str {
         match self {
             Self::Text | Self::Secret => "a text in quotes",
             Self::List => "a list of texts, such as [\"a\", \"b\"]",
@@ -32,15 +32,15 @@ impl Kind {
 
 /// One setting.
 #[derive(Clone, Copy, Debug)]
-pub struct Key {
+pub(super) struct Key {
     /// Section and key; `workers[].url` stands for the key of each worker.
-    pub name: &'static str,
+    pub(super) name: &'static str,
     /// What its value looks like.
-    pub kind: Kind,
+    pub(super) kind: Kind,
     /// What holds when nothing is said; empty: nothing.
-    pub default: &'static str,
+    pub(super) default: &'static str,
     /// What it means, in one line.
-    pub help: &'static str,
+    pub(super) help: &'static str,
 }
 
 const fn key(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Key {
@@ -48,12 +48,12 @@ const fn key(name: &'static str, kind: Kind, default: &'static str, help: &'stat
 }
 
 /// The section whose keys are model names chosen by the operator.
-pub const MODELS: &str = "models";
+pub(super) const MODELS: &str = "models";
 /// The section that may be there many times.
-pub const WORKERS: &str = "workers";
+pub(super) const WORKERS: &str = "workers";
 
 /// Every setting, in the order of the sample file. `models.<name>` is not in it: its keys are free.
-pub const KEYS: &[Key] = &[
+pub(super) const KEYS: &[Key] = &[
     key("listen.address", Kind::Text, "127.0.0.1:8080", "Where clients and browsers connect"),
     key("listen.origins", Kind::List, "", "Origins of web pages that may connect, besides this server's own"),
     key("admin.address", Kind::Text, "127.0.0.1:9090", "Where health, metrics and the admin API answer"),
@@ -61,7 +61,12 @@ pub const KEYS: &[Key] = &[
     key("admin.token_file", Kind::Text, "", "File that holds the bearer token of the admin API"),
     key("store.url", Kind::Text, "embedded", "Where the books are kept: embedded, or redis://host:6379/0"),
     key("store.prefix", Kind::Text, "vox:", "What every key in the store begins with"),
-    key("quota.share", Kind::Whole, "8", "One session reserves at most 1/share of what is free (new accounts)"),
+    key(
+        "quota.share",
+        Kind::Whole,
+        "8",
+        "One session reserves at most 1/share of what is free (new accounts)",
+    ),
     key("quota.envelope_first", Kind::Time, "10s", "Audio reserved when a stream opens"),
     key("quota.envelope_longest", Kind::Time, "5m", "Most audio reserved at once"),
     key("quota.floor", Kind::Time, "250ms", "Least audio that must be left for a stream to open"),
@@ -82,16 +87,21 @@ pub const KEYS: &[Key] = &[
     key("limits.session_longest", Kind::Time, "4h", "How long one stream may last"),
     key("limits.drain", Kind::Time, "30s", "How long live streams may go on after SIGTERM"),
     key("log.format", Kind::Text, "auto", "auto (pretty on a terminal, else json), json or pretty"),
-    key("log.level", Kind::Text, "info", "error, warn, info, debug, trace, or filters like voxgate=debug,info"),
+    key(
+        "log.level",
+        Kind::Text,
+        "info",
+        "error, warn, info, debug, trace, or filters like voxgate=debug,info",
+    ),
 ];
 
 /// The setting of that name (`workers[].url` form).
-pub fn find(name: &str) -> Option<&'static Key> {
+pub(super) fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
 /// The valid name that looks most like `name`, if any is close.
-pub fn nearest<'a>(name: &str, valid: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn nearest<'a>(name: &str, valid: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     valid
         .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
         .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 5)

@@ -22,6 +22,10 @@ pub use values::{Secret, StoreUrl, mask_url, parse_size, parse_time, show_size, 
 
 use settings::Settings;
 
+use crate::quota;
+use crate::units::Units;
+use crate::worker::WorkerSpec;
+
 /// Everything the program may be told, checked.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -34,7 +38,7 @@ pub struct Config {
     /// How money is cut up.
     pub quota: QuotaRules,
     /// Who transcribes; may be empty, then no stream can run.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<WorkerSpec>,
     /// Bounds that the operator drew.
     pub limits: Limits,
     /// What is logged, and how.
@@ -88,25 +92,6 @@ pub struct QuotaRules {
     pub retention: Duration,
 }
 
-/// One transcription worker.
-#[derive(Clone, Debug)]
-pub struct Worker {
-    /// Unique; safe as a metric label.
-    pub name: String,
-    /// `ws://host[:port][/path]`.
-    pub url: String,
-    /// Name of the protocol it speaks.
-    pub dialect: &'static str,
-    /// Models it serves; empty: all.
-    pub models: Vec<String>,
-    /// Streams it takes at once.
-    pub streams_max: u32,
-    /// Its share of new streams, 1 to 1000.
-    pub weight: u32,
-    /// Sent to it as `Authorization: Token …`.
-    pub token: Option<Secret>,
-}
-
 /// Bounds that the operator drew, each within those of [`crate::limits`].
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -153,6 +138,8 @@ pub struct Sources {
     pub environment: Vec<(String, String)>,
     /// Settings given as options, by name.
     pub flags: Vec<(&'static str, String)>,
+    /// Addresses of workers given as options; any stand in place of all others.
+    pub workers: Vec<String>,
 }
 
 impl Config {
@@ -175,6 +162,7 @@ impl Config {
         }
         settings.add_environment(sources.environment.iter().cloned(), &mut faults);
         settings.add_flags(&sources.flags);
+        settings.replace_workers(&sources.workers);
         check::check(&settings, faults).map_err(Faults)
     }
 
@@ -183,10 +171,26 @@ impl Config {
         self.models.get(model).copied().unwrap_or(1000)
     }
 
-    /// Every setting with its value and where it came from, as TOML with comments; secrets masked.
+    /// What the money room wants to know.
+    pub fn quota_settings(&self) -> quota::Settings {
+        quota::Settings {
+            prefix: self.store.prefix.clone(),
+            envelope_first: self.quota.envelope_first,
+            envelope_longest: self.quota.envelope_longest,
+            floor: self.quota.floor,
+            epsilon: Units::saturating(self.quota.tolerance),
+            retention: self.quota.retention,
+            ..quota::Settings::default()
+        }
+    }
+
+    /// Every setting with what it means, its value and where that came from, as TOML; secrets masked.
     pub fn show(&self) -> String {
         let mut page = String::new();
         for (name, (value, origin)) in &self.shown {
+            if let Some(key) = keys::find(&settings::general(name)) {
+                _ = writeln!(page, "# {}.", key.help);
+            }
             let line = format!("{name} = {value}");
             _ = writeln!(page, "{line:<60} # {origin}");
         }

@@ -45,7 +45,11 @@ impl Settings {
         let (document, errors) = DeTable::parse_recoverable(text);
         for error in errors {
             let at = error.span().map_or(0, |span| span.start);
-            faults.push(page.fault(at, "", format!("not valid TOML: {}", error.message().replace('\n', "; "))));
+            faults.push(page.fault(
+                at,
+                "",
+                format!("not valid TOML: {}", error.message().replace('\n', "; ")),
+            ));
         }
         for (name, value) in document.get_ref() {
             self.add_section(&page, name, value, faults);
@@ -69,18 +73,15 @@ impl Settings {
         }
         match (section, value.get_ref()) {
             (WORKERS, DeValue::Array(workers)) => self.add_workers(page, workers, faults),
-            (WORKERS, _) => faults.push(page.fault(at, section, "write [[workers]], once for each".to_owned())),
+            (WORKERS, _) => {
+                faults.push(page.fault(at, section, "write [[workers]], once for each".to_owned()))
+            }
             (_, DeValue::Table(table)) => self.add_table(page, section, table, faults),
             _ => faults.push(page.fault(at, section, format!("a section; write [{section}]"))),
         }
     }
 
-    fn add_workers(
-        &mut self,
-        page: &Page<'_>,
-        workers: &[Spanned<DeValue<'_>>],
-        faults: &mut Vec<Fault>,
-    ) {
+    fn add_workers(&mut self, page: &Page<'_>, workers: &[Spanned<DeValue<'_>>], faults: &mut Vec<Fault>) {
         for (index, worker) in workers.iter().enumerate() {
             let at = worker.span().start;
             match worker.get_ref() {
@@ -143,6 +144,18 @@ impl Settings {
             if !same {
                 self.add_text((*name).to_owned(), value, kind, Origin::Flag);
             }
+        }
+    }
+
+    /// Puts these workers in place of all that file and environment named; none: changes nothing.
+    pub(super) fn replace_workers(&mut self, urls: &[String]) {
+        if urls.is_empty() {
+            return;
+        }
+        self.workers.clear();
+        self.entries.retain(|full, _| worker_index(full).is_none());
+        for (index, url) in urls.iter().enumerate() {
+            self.add_text(format!("{WORKERS}[{index}].url"), url, Kind::Text, Origin::Flag);
         }
     }
 

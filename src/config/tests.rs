@@ -9,8 +9,9 @@ fn load(text: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(text.as_bytes()).unwrap();
     let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    let sources = Sources { file: Some(file.path().to_owned()), environment, flags: Vec::new() };
-    Config::load(&sources).map_err(|faults| faults.to_string().replace(&file.path().display().to_string(), "f"))
+    let sources = Sources { file: Some(file.path().to_owned()), environment, ..Sources::default() };
+    Config::load(&sources)
+        .map_err(|faults| faults.to_string().replace(&file.path().display().to_string(), "f"))
 }
 
 #[test]
@@ -68,12 +69,27 @@ fn environment_wins_over_file_flags_over_both() {
         ("VOXGATE_KEY".to_owned(), "ignored".to_owned()),
     ];
     let flags = vec![("listen.address", "127.0.0.1:4".to_owned())];
-    let config = Config::load(&Sources { file: Some(file.path().to_owned()), environment, flags }).unwrap();
+    let config = Config::load(&Sources {
+        file: Some(file.path().to_owned()),
+        environment,
+        flags,
+        workers: Vec::new(),
+    })
+    .unwrap();
     assert_eq!(config.listen.address.port(), 4);
     assert_eq!(config.admin.address.port(), 2);
-    assert_eq!(config.workers[0].url, "ws://h/");
+    assert_eq!(config.workers[0].url.to_string(), "ws://h:80/v1/listen");
     assert_eq!(config.workers[0].name, "worker-1");
     assert!(config.show().contains("# command line"), "{}", config.show());
+}
+
+#[test]
+fn workers_given_as_options_stand_alone() {
+    let environment = vec![("VOXGATE_WORKERS__1__URL".to_owned(), "ws://old/".to_owned())];
+    let workers = vec!["ws://new/".to_owned()];
+    let config = Config::load(&Sources { environment, workers, ..Sources::default() }).unwrap();
+    assert_eq!(config.workers.len(), 1);
+    assert_eq!(config.workers[0].url.to_string(), "ws://new:80/v1/listen");
 }
 
 #[test]
@@ -91,8 +107,10 @@ fn secrets_show_nowhere() {
     let config = load(text, &[]).unwrap();
     let seen = format!("{config:?}{}", config.show());
     assert!(!seen.contains("canary"), "{seen}");
-    let faults =
-        load("[store]\nurl = \"canary\"\n[admin]\ntoken = \"canary\"\n", &[("VOXGATE_ADMIN__TOKEN", "canary x")]);
+    let faults = load(
+        "[store]\nurl = \"canary\"\n[admin]\ntoken = \"canary\"\n",
+        &[("VOXGATE_ADMIN__TOKEN", "canary x")],
+    );
     assert!(!faults.as_ref().unwrap_err().contains("canary"), "{faults:?}");
 }
 

@@ -76,7 +76,11 @@ impl Metric {
 pub const METRICS: &[Metric] = &[
     // Money.
     time("voxgate_admit_seconds", &[], "One chunk's admission, from asking to the answer, retries included"),
-    time("voxgate_script_seconds", &["script"], "One complete script call, from sending to the decoded reply"),
+    time(
+        "voxgate_script_seconds",
+        &["script"],
+        "One complete script call, from sending to the decoded reply",
+    ),
     count("voxgate_script_errors_total", &["script", "kind"], "Script calls that gave no usable answer"),
     count("voxgate_script_loads_total", &[], "Times the scripts were loaded into the store"),
     time("voxgate_probe_seconds", &["script"], "Script call at its largest allowed input on a private key"),
@@ -87,10 +91,18 @@ pub const METRICS: &[Metric] = &[
     gauge("voxgate_settles_pending", &[], "Settles that the store has not confirmed yet"),
     count("voxgate_doubts_total", &["script"], "Calls whose answer was lost, so that units may have moved"),
     count("voxgate_units_total", &["fate"], "Units by fate: admitted, tallied, wasted").in_units(),
-    count("voxgate_reaped_total", &["answer"], "Leases of dead gateways that the reaper looked at, by answer"),
+    count(
+        "voxgate_reaped_total",
+        &["answer"],
+        "Leases of dead gateways that the reaper looked at, by answer",
+    ),
     count("voxgate_unrecoverable_units_total", &["reason"], "Units whose fate the store has lost").in_units(),
     gauge("voxgate_store_up", &[], "1 while the store answers script calls"),
-    count("voxgate_store_reconnects_total", &[], "Connections to the store that were opened anew"),
+    count("voxgate_store_connects_total", &[], "Connections to the store that were opened"),
+    // Workers.
+    gauge("voxgate_worker_up", &["worker"], "1 while this worker is asked for new streams"),
+    gauge("voxgate_worker_streams", &["worker"], "Streams that this worker has from this gateway"),
+    time("voxgate_worker_connect_seconds", &["worker"], "One attempt to connect to this worker"),
     // The admin listener and the process.
     count("voxgate_admin_requests_total", &["status"], "Requests of the admin listener by status class"),
     count("voxgate_admin_denials_total", &["reason"], "Admin requests without the right token"),
