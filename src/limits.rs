@@ -84,6 +84,33 @@ pub const WORKER_KEEP_ALIVE: Duration = Duration::from_secs(4);
 pub const WORKER_FLUSH: Duration = Duration::from_secs(10);
 /// How long the final words may take when a budget ends in mid-stream.
 pub const QUOTA_FLUSH: Duration = Duration::from_secs(2);
+/// Silence of a client after which it is pinged; after twice as much it counts as gone.
+pub const CLIENT_PING: Duration = Duration::from_secs(20);
+/// How long what a client is sent may not move before its stream is ended (1013).
+pub const CLIENT_STUCK: Duration = Duration::from_secs(10);
+/// How long there may be no room for a client's audio before its stream is ended (1008 `RATE-0000`).
+pub const HOLD_STUCK: Duration = Duration::from_secs(15);
+/// Messages without audio (pings, empty frames, control texts) that a client may send in [`FLOOD_WINDOW`]; SDKs
+/// send a few in that time, an attacker thousands.
+pub const FLOOD_MESSAGES_MAX: u32 = 1_000;
+/// The window of [`FLOOD_MESSAGES_MAX`].
+pub const FLOOD_WINDOW: Duration = Duration::from_secs(10);
+/// Messages that make no sense before a stream is ended.
+pub const CLIENT_FAULTS_MAX: u32 = 5;
+/// Largest request head, in bytes: the target and room for the headers that SDKs and proxies add.
+pub const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// Most headers of a request.
+pub const HEADERS_MAX: usize = 100;
+/// Credentials that are remembered, so that a crowd that returns does not ask the store each time.
+pub const CREDENTIALS_MAX: usize = 1_024;
+/// How long a credential is remembered: with [`HEARTBEAT`] it bounds how late a revocation is seen.
+pub const CREDENTIAL_AGE: Duration = Duration::from_secs(5);
+/// How long a refusal for lack of budget is repeated without asking the store.
+pub const REFUSAL_AGE: Duration = Duration::from_secs(1);
+/// From the end of the patience of a drain to the last stream's end: its words, its settle, its closing.
+pub const DRAIN_END: Duration = Duration::from_secs(20);
+const _: () = assert!(DRAIN_END.as_secs() > WORKER_FLUSH.as_secs() + CLIENT_CLOSE.as_secs());
+const _: () = assert!(TARGET_BYTES_MAX < HEAD_BYTES_MAX);
 /// How long the gateway waits for the client's half of the closing handshake.
 pub const CLIENT_CLOSE: Duration = Duration::from_secs(5);
 

@@ -73,7 +73,6 @@ impl Meter {
     }
 
     /// Seconds of audio so far, by the declared rate; 0.0 while nothing was counted.
-    #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 samples, 740 years at 384 kHz")]
     pub fn seconds(&self) -> f64 {
         match &self.stage {
             Stage::Header(_) => 0.0,

@@ -6,10 +6,10 @@
 
 use std::collections::HashMap;
 
+use super::Quota;
 use super::keys::{Name, secret_digest};
 use super::period::PeriodRule;
 use super::store::{Reply, StoreError};
-use super::Quota;
 use crate::units::Units;
 
 /// One account: who pays, and what it may use in a period.
@@ -114,9 +114,20 @@ impl Quota {
     /// Creates or changes an account; its period and top-ups go on.
     pub async fn put_account(&self, account: &Account) -> Result<(), StoreError> {
         let key = self.spell().account(&account.id);
-        let (cap, share, period) = (account.cap.to_string(), account.share.to_string(), account.period.word());
+        let (cap, share, period) =
+            (account.cap.to_string(), account.share.to_string(), account.period.word());
         let words = [
-            "HSET", &key, "cap", &cap, "period", &period, "zone", &account.zone, "share", &share, "frozen",
+            "HSET",
+            &key,
+            "cap",
+            &cap,
+            "period",
+            &period,
+            "zone",
+            &account.zone,
+            "share",
+            &share,
+            "frozen",
             flag(account.frozen),
         ];
         self.command(&words).await.map(drop)
@@ -128,7 +139,9 @@ impl Quota {
         loop {
             let page = self.command(&["SCAN", &cursor, "MATCH", &pattern, "COUNT", "500"]).await?;
             let Reply::List(parts) = &page else { return Err(StoreError::Odd("SCAN".into())) };
-            let [next, Reply::List(names)] = parts.as_slice() else { return Err(StoreError::Odd("SCAN".into())) };
+            let [next, Reply::List(names)] = parts.as_slice() else {
+                return Err(StoreError::Odd("SCAN".into()));
+            };
             for name in names.iter().filter_map(text) {
                 let inner = name.rsplit_once('{').and_then(|(_, rest)| rest.strip_suffix('}'));
                 if let Some(id) = inner.and_then(Name::parse) {
@@ -175,8 +188,22 @@ impl Quota {
         let (cap, session_cap) = (optional(key.cap), optional(key.session_cap));
         let (streams, models) = (key.streams_max.to_string(), key.models.join(","));
         let words = [
-            "HSET", &stored, "account", key.account.as_str(), "label", &key.label, "cap", &cap, "session_cap",
-            &session_cap, "streams_max", &streams, "models", &models, "revoked", flag(key.revoked),
+            "HSET",
+            &stored,
+            "account",
+            key.account.as_str(),
+            "label",
+            &key.label,
+            "cap",
+            &cap,
+            "session_cap",
+            &session_cap,
+            "streams_max",
+            &streams,
+            "models",
+            &models,
+            "revoked",
+            flag(key.revoked),
         ];
         self.command(&words).await?;
         let field = format!("key:{fingerprint}");

@@ -104,7 +104,14 @@ pub(super) enum Next {
 }
 
 impl Ask {
-    pub(super) const fn new(n: u64, attachment: u32, want: Units, floor: Units, least: Units, window: Window) -> Self {
+    pub(super) const fn new(
+        n: u64,
+        attachment: u32,
+        want: Units,
+        floor: Units,
+        least: Units,
+        window: Window,
+    ) -> Self {
         Self { n, attachment, want, floor, least, window, tries: 0 }
     }
 
@@ -120,7 +127,11 @@ impl Ask {
             Reserved::In { n, granted, left, free, period, cap, .. } => {
                 let (tally, waste) = (Units::ZERO, Units::ZERO);
                 let attachment = self.name(deed);
-                Next::In(Place { n, period, attachment, want: self.want, granted, left, tally, waste }, free, cap)
+                Next::In(
+                    Place { n, period, attachment, want: self.want, granted, left, tally, waste },
+                    free,
+                    cap,
+                )
             }
             Reserved::Moved { n, .. } => self.go_on(n.max(1)),
             Reserved::Closed { n, .. } => self.go_on(n + 1),

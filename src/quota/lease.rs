@@ -69,7 +69,8 @@ pub(super) struct Asked {
 impl Asked {
     /// Every place that the ask got or may have got.
     pub(super) fn places(&self, deed: &Deed) -> Vec<Place> {
-        let strays = self.strays.iter().map(|(n, attachment, period)| Place::stray(deed, *n, *attachment, period));
+        let strays =
+            self.strays.iter().map(|(n, attachment, period)| Place::stray(deed, *n, *attachment, period));
         strays.chain(self.end.iter().map(|(place, ..)| place.clone())).collect()
     }
 }
@@ -88,7 +89,11 @@ enum Step {
 impl Lease {
     pub(super) async fn open(quota: Quota, terms: Terms) -> Result<Self, OpenError> {
         let minted = || uuid::Uuid::new_v4().simple().to_string();
-        let session = terms.session.clone().or_else(|| Name::parse(&minted())).ok_or(OpenError::Refused(Refusal::NotYours))?;
+        let session = terms
+            .session
+            .clone()
+            .or_else(|| Name::parse(&minted()))
+            .ok_or(OpenError::Refused(Refusal::NotYours))?;
         let stream = format!("g{}.{}", quota.0.id, quota.mint());
         let rate = terms.units_per_second;
         let deed = Arc::new(Deed::new(terms, session, stream));
@@ -174,7 +179,9 @@ impl Lease {
                     }
                 }
                 Ok(Admitted::Lapse) => return Ok(Admission::Lapse),
-                Ok(Admitted::Corrupt) => return Err(StoreError::Corrupt(self.quota.quota_key(&self.deed, place.n))),
+                Ok(Admitted::Corrupt) => {
+                    return Err(StoreError::Corrupt(self.quota.quota_key(&self.deed, place.n)));
+                }
                 Err(error) if error.charge() == Charge::Unknown => {
                     self.doubt(cost);
                     if Instant::now() >= until {
@@ -201,6 +208,11 @@ impl Lease {
             place.waste = place.waste.saturating_add(cost);
         }
         self.total.waste = self.total.waste.saturating_add(cost);
+    }
+
+    /// Units of this stream, so far, that were taken or may have been taken, and are not owed.
+    pub fn wasted(&self) -> Units {
+        self.total.waste
     }
 
     /// Renews the lease and the stream's place among its key's live ones, in the background. Call it every
@@ -272,7 +284,8 @@ impl Lease {
             let ask = self.compose(self.current + 1, want, floor, floor);
             let (quota, deed) = (self.quota.clone(), self.deed.clone());
             let until = Instant::now() + quota.0.settings.hold;
-            self.work = Some(tokio::spawn(async move { Work::Asked(run_ask(quota, deed, ask, until).await) }));
+            self.work =
+                Some(tokio::spawn(async move { Work::Asked(run_ask(quota, deed, ask, until).await) }));
         }
     }
 
@@ -306,7 +319,11 @@ impl Lease {
             }
         }
         if let Some(ending) = self.over {
-            return Ok(Step::Refused(if ending == Ending::Revoked { Refusal::Revoked } else { Refusal::Lost }));
+            return Ok(Step::Refused(if ending == Ending::Revoked {
+                Refusal::Revoked
+            } else {
+                Refusal::Lost
+            }));
         }
         if let Some(next) = self.ahead.take() {
             self.leave_on(None);
@@ -314,7 +331,8 @@ impl Lease {
             return Ok(Step::Moved);
         }
         // While the old envelope has something, only a whole chunk is worth a move; then anything is.
-        let least = if self.on.as_ref().is_some_and(|place| !place.left.is_zero()) { cost } else { Units::from(1) };
+        let least =
+            if self.on.as_ref().is_some_and(|place| !place.left.is_zero()) { cost } else { Units::from(1) };
         let returned = self.finish_settles().await;
         if let Some((at, asked, why)) = self.refused.as_ref().filter(|_| !returned) {
             if at.elapsed() < REFUSED_PAUSE && *asked <= least {
@@ -458,7 +476,8 @@ fn audio(time: std::time::Duration, units_per_second: u32) -> Units {
 }
 
 fn meta(ending: Ending, note: &str) -> String {
-    let note: String = note.chars().filter(|c| c.is_ascii_graphic() && *c != '"' && *c != '\\').take(64).collect();
+    let note: String =
+        note.chars().filter(|c| c.is_ascii_graphic() && *c != '"' && *c != '\\').take(64).collect();
     format!(r#"{{"ending":"{}","worker":"{note}"}}"#, ending.word())
 }
 
@@ -484,7 +503,9 @@ async fn run_ask(quota: Quota, deed: Arc<Deed>, mut ask: Ask, until: Instant) ->
                         break Err(AskError::Refused(why));
                     }
                     Next::Corrupt(key) => break Err(AskError::Store(StoreError::Corrupt(key))),
-                    Next::Restless => break Err(AskError::Store(StoreError::Away("the session moves too fast".into()))),
+                    Next::Restless => {
+                        break Err(AskError::Store(StoreError::Away("the session moves too fast".into())));
+                    }
                 }
             }
             Err(error) => {
@@ -551,7 +572,8 @@ impl Quota {
     }
 
     async fn renew(&self, deed: &Deed, place: &Place) -> Result<Reserved, StoreError> {
-        let attachment = place.attachment.rsplit_once('.').and_then(|(_, minted)| minted.parse().ok()).unwrap_or(0);
+        let attachment =
+            place.attachment.rsplit_once('.').and_then(|(_, minted)| minted.parse().ok()).unwrap_or(0);
         let window = super::period::Window { id: place.period.clone(), start: 0, end: 1 };
         let least = Units::from(1);
         self.reserve(deed, &Ask::new(place.n, attachment, place.want, least, least, window)).await

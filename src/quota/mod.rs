@@ -41,8 +41,8 @@ mod settler;
 pub mod store;
 
 pub use accounts::{Account, Key};
-pub use keys::Name;
 use keys::Keys;
+pub use keys::Name;
 pub use lease::Lease;
 pub use period::PeriodRule;
 use script::{Books, Reserve};
@@ -298,7 +298,8 @@ impl Quota {
     /// Runs `admit` at its largest allowed input on a private key, and gives the time of the whole call, from send to
     /// decoded reply.
     pub async fn probe(&self) -> Result<Duration, StoreError> {
-        let account = Name::parse(&"p".repeat(crate::limits::NAME_BYTES_MAX)).unwrap_or_else(|| unreachable!());
+        let account =
+            Name::parse(&"p".repeat(crate::limits::NAME_BYTES_MAX)).unwrap_or_else(|| unreachable!());
         let sid = format!("{}.{}", "f".repeat(16), "s".repeat(crate::limits::NAME_BYTES_MAX));
         let key = self.spell().quota(&account, &sid, Units::MAX.get());
         let most = Units::MAX.to_string();
@@ -335,6 +336,11 @@ impl Quota {
         }
     }
 
+    /// Delivers what a faulty line kept back, see [`store::faults`]; does nothing otherwise.
+    pub async fn deliver_late(&self) {
+        self.0.store.deliver_late().await;
+    }
+
     /// The store's word: `embedded` or `redis`.
     pub fn store_word(&self) -> &'static str {
         self.0.store.word()
@@ -365,7 +371,8 @@ impl Quota {
         let answer = self.0.store.run(script, keys, args).await;
         metrics::histogram!("voxgate_script_seconds", "script" => script.name).record(start.elapsed());
         if let Err(error) = &answer {
-            metrics::counter!("voxgate_script_errors_total", "script" => script.name, "kind" => error.word()).increment(1);
+            metrics::counter!("voxgate_script_errors_total", "script" => script.name, "kind" => error.word())
+                .increment(1);
             if error.charge() == Charge::Unknown {
                 metrics::counter!("voxgate_doubts_total", "script" => script.name).increment(1);
             }

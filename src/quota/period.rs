@@ -123,7 +123,10 @@ mod tests {
     #[test]
     fn fixed_windows_tile_time() {
         let window = PeriodRule::Fixed(20).window("UTC", 1_764_460_819);
-        assert_eq!((window.id.as_str(), window.start, window.end), ("s20.1764460800", 1_764_460_800, 1_764_460_820));
+        assert_eq!(
+            (window.id.as_str(), window.start, window.end),
+            ("s20.1764460800", 1_764_460_800, 1_764_460_820)
+        );
     }
 
     #[test]

@@ -82,7 +82,8 @@ impl Quota {
 
     async fn reap_account(&self, account: &Name, round: &mut Round) -> Result<(), StoreError> {
         // The store's own clock, not our idea of it: a wrong guess would only cost calls, but why make them.
-        let (leases, now, batch) = (self.spell().leases(account), self.store_now().await?, REAP_BATCH.to_string());
+        let (leases, now, batch) =
+            (self.spell().leases(account), self.store_now().await?, REAP_BATCH.to_string());
         let due = self.members(&["ZRANGEBYSCORE", &leases, "-inf", &now, "LIMIT", "0", &batch]).await?;
         for member in due.iter().filter_map(|text| Member::parse(text)) {
             match self.reap(account, &member, false).await? {
@@ -106,7 +107,8 @@ impl Quota {
             keys.ledger(account, &member.period),
         ];
         let keys = keys.each_ref().map(String::as_str);
-        let (n, keep, retention) = (member.n.to_string(), TOMBSTONE_MS.to_string(), ms(self.0.settings.retention).to_string());
+        let (n, keep, retention) =
+            (member.n.to_string(), TOMBSTONE_MS.to_string(), ms(self.0.settings.retention).to_string());
         let force = if force { "1" } else { "0" };
         let args = [&member.sid, &n, &member.period, &member.granted, force, &keep, &retention, META_REAPED];
         let reaped = Reaped::read(&self.call(&script::REAP, &keys, &args).await?)?;
@@ -120,7 +122,8 @@ impl Quota {
                 let lost = if how == "lost" { bill.returned } else { bill.excess };
                 if !lost.is_zero() {
                     let reason = if how == "lost" { "lost" } else { "rollback" };
-                    metrics::counter!("voxgate_unrecoverable_units_total", "reason" => reason).increment(lost.get());
+                    metrics::counter!("voxgate_unrecoverable_units_total", "reason" => reason)
+                        .increment(lost.get());
                 }
                 match how.as_str() {
                     "blind" => "blind",
@@ -142,7 +145,9 @@ impl Quota {
     async fn members(&self, words: &[&str]) -> Result<Vec<String>, StoreError> {
         match self.command(words).await? {
             Reply::List(all) => Ok(all.iter().filter_map(accounts::text).collect()),
-            Reply::Nil | Reply::Int(_) | Reply::Bulk(_) | Reply::Status(_) => Err(StoreError::Odd("no list".into())),
+            Reply::Nil | Reply::Int(_) | Reply::Bulk(_) | Reply::Status(_) => {
+                Err(StoreError::Odd("no list".into()))
+            }
         }
     }
 
@@ -150,7 +155,8 @@ impl Quota {
     async fn store_now(&self) -> Result<String, StoreError> {
         let parts = self.members(&["TIME"]).await?;
         let part = |i: usize| parts.get(i).and_then(|text| text.parse::<u64>().ok());
-        let now = part(0).zip(part(1)).map(|(s, us)| s * 1000 + us / 1000).ok_or(StoreError::Odd("TIME".into()))?;
+        let now =
+            part(0).zip(part(1)).map(|(s, us)| s * 1000 + us / 1000).ok_or(StoreError::Odd("TIME".into()))?;
         self.heard(now);
         Ok(now.to_string())
     }

@@ -21,7 +21,13 @@ use crate::units::Units;
 
 impl Quota {
     /// Settles one attachment in the background; the handle resolves when that is over, one way or the other.
-    pub(super) fn settle_later(&self, deed: Arc<Deed>, place: Place, last: bool, meta: String) -> JoinHandle<()> {
+    pub(super) fn settle_later(
+        &self,
+        deed: Arc<Deed>,
+        place: Place,
+        last: bool,
+        meta: String,
+    ) -> JoinHandle<()> {
         let quota = self.clone();
         self.0.unsettled.fetch_add(1, Ordering::Relaxed);
         metrics::gauge!("voxgate_settles_pending").increment(1.0);
@@ -38,7 +44,9 @@ impl Quota {
         self.0.tracker.spawn(async move {
             if let Ok(Work::Asked(asked)) = work.await {
                 for place in asked.places(&deed) {
-                    quota.settle_until_due(&deed, &place, false, super::lease::META_MOVED_ON.to_owned()).await;
+                    quota
+                        .settle_until_due(&deed, &place, false, super::lease::META_MOVED_ON.to_owned())
+                        .await;
                 }
             }
         });
@@ -50,7 +58,9 @@ impl Quota {
         let mut pause = Pause::new();
         loop {
             match self.settle_once(deed, place.n, &call).await {
-                Ok(Settled::WrongPeriod(period)) if !period.is_empty() && period != call.period => call.period = period,
+                Ok(Settled::WrongPeriod(period)) if !period.is_empty() && period != call.period => {
+                    call.period = period
+                }
                 Ok(settled) => return self.note(deed, place, &settled),
                 Err(error) if Instant::now() >= due => {
                     tracing::warn!(%error, sid = deed.sid, n = place.n, "settle left to the reaper");
@@ -102,14 +112,34 @@ impl Quota {
         metrics::counter!("voxgate_units_total", "fate" => "tallied").increment(place.tally.get());
         match settled {
             Settled::Closed(Bill { excess, .. }) if !excess.is_zero() => {
-                metrics::counter!("voxgate_unrecoverable_units_total", "reason" => "rollback").increment(excess.get());
-                tracing::error!(sid = deed.sid, n = place.n, excess = excess.get(), "store lost writes: audio beyond the grant");
+                metrics::counter!("voxgate_unrecoverable_units_total", "reason" => "rollback")
+                    .increment(excess.get());
+                tracing::error!(
+                    sid = deed.sid,
+                    n = place.n,
+                    excess = excess.get(),
+                    "store lost writes: audio beyond the grant"
+                );
             }
             Settled::Reaped(bill) if place.tally > Units::ZERO => {
-                tracing::warn!(sid = deed.sid, n = place.n, charged = bill.charged.get(), "lease was reaped under its stream");
+                tracing::warn!(
+                    sid = deed.sid,
+                    n = place.n,
+                    charged = bill.charged.get(),
+                    "lease was reaped under its stream"
+                );
             }
-            Settled::Overrun | Settled::Conflict | Settled::NotYours | Settled::WrongPeriod(_) | Settled::Corrupt(_) => {
-                tracing::error!(sid = deed.sid, n = place.n, answer = settled.word(), "settle was not accepted");
+            Settled::Overrun
+            | Settled::Conflict
+            | Settled::NotYours
+            | Settled::WrongPeriod(_)
+            | Settled::Corrupt(_) => {
+                tracing::error!(
+                    sid = deed.sid,
+                    n = place.n,
+                    answer = settled.word(),
+                    "settle was not accepted"
+                );
             }
             Settled::Left | Settled::Closed(_) | Settled::Reaped(_) | Settled::Unknown => {}
         }

@@ -2,7 +2,7 @@
 //!
 //! The two halves are used by two futures of one task. [`Link::next`] drives the socket both ways, so that a worker
 //! that does not read never stops its own words; [`Feed`] waits for room and hands audio over. [`Feed::put`] is done
-//! when the socket has taken the bytes, so whoever pays knows what was delivered and what was not. Never drops or
+//! when the operating system has the bytes, so whoever pays knows what was delivered and what was not. Never drops or
 //! reorders: text waits in the same queue as audio.
 
 use std::collections::VecDeque;
@@ -23,6 +23,7 @@ use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 use super::{Slot, WorkerSpec};
 use crate::limits;
+use crate::wire::deepgram::ToWorker;
 
 /// The socket's half of a connection. Dropping it closes the connection and frees the worker's place.
 #[derive(Debug)]
@@ -80,6 +81,7 @@ impl Link {
 
     /// Says goodbye, for at most `patience`, and drops the connection.
     pub async fn close(mut self, patience: Duration) {
+        self.queue.close();
         let goodbye = async {
             self.socket.close(None).await?;
             while self.socket.next().await.transpose()?.is_some() {}
@@ -120,7 +122,6 @@ impl Link {
             let Some(message) = self.queue.pop(cx) else { break };
             self.finished |= matches!(message, Waiting::Finish(_));
             self.socket.start_send_unpin(message.into())?;
-            self.queue.moved();
             self.last_sent = Instant::now();
             self.unflushed = true;
         }
@@ -129,6 +130,7 @@ impl Link {
         {
             flushed?;
             self.unflushed = false;
+            self.queue.flushed();
         }
         Ok(())
     }
@@ -139,13 +141,19 @@ impl Link {
             if due <= Instant::now() {
                 self.last_sent = Instant::now();
                 if !self.finished && !self.unflushed {
-                    self.queue.push(Waiting::Text(KEEP_ALIVE.into()));
+                    self.queue.push(Waiting::Text(ToWorker::KeepAlive.text().into()));
                     cx.waker().wake_by_ref();
                 }
             }
             self.quiet.as_mut().reset(self.last_sent + limits::WORKER_KEEP_ALIVE);
         }
         Poll::Pending
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.queue.close();
     }
 }
 
@@ -234,6 +242,8 @@ struct Queue {
 #[derive(Debug, Default)]
 struct Inner {
     waiting: VecDeque<Waiting>,
+    /// Something was written that the operating system does not have yet.
+    written: bool,
     closed: bool,
     /// Who writes.
     writer: Option<Waker>,
@@ -257,14 +267,17 @@ impl Queue {
     fn pop(&self, cx: &Context<'_>) -> Option<Waiting> {
         let mut inner = self.lock();
         let message = inner.waiting.pop_front();
-        if message.is_none() {
-            remember(&mut inner.writer, cx);
+        match message {
+            Some(_) => inner.written = true,
+            None => remember(&mut inner.writer, cx),
         }
         message
     }
 
-    fn moved(&self) {
+    /// The operating system has all that was written so far.
+    fn flushed(&self) {
         let mut inner = self.lock();
+        inner.written = false;
         if inner.waiting.is_empty()
             && let Some(waker) = inner.feeder.take()
         {
@@ -277,7 +290,7 @@ impl Queue {
         if inner.closed {
             return Poll::Ready(Err(WorkerGone));
         }
-        if inner.waiting.is_empty() {
+        if inner.waiting.is_empty() && !inner.written {
             return Poll::Ready(Ok(()));
         }
         remember(&mut inner.feeder, cx);
@@ -385,7 +398,6 @@ impl DialFault {
 
 /// Bytes that are gathered before the socket is written to in the middle of a batch.
 const FLUSH_BYTES: usize = 16 * 1024;
-const KEEP_ALIVE: &str = r#"{"type":"KeepAlive"}"#;
 
 #[cfg(test)]
 mod tests {

@@ -59,12 +59,29 @@ impl Late {
 pub struct Faults {
     dice: Mutex<(fastrand::Rng, Rates)>,
     kept: Mutex<Vec<Late>>,
+    /// A damaged script that runs instead of the one of its name: proof that a check can fail.
+    damaged: Option<Script>,
 }
 
 impl Faults {
     /// A line whose faults follow from `seed`.
     pub fn new(seed: u64, rates: Rates) -> Self {
-        Self { dice: Mutex::new((fastrand::Rng::with_seed(seed), rates)), kept: Mutex::default() }
+        Self {
+            dice: Mutex::new((fastrand::Rng::with_seed(seed), rates)),
+            kept: Mutex::default(),
+            damaged: None,
+        }
+    }
+
+    /// The same line to a store whose script of this name is another one.
+    #[must_use]
+    pub fn with_damaged(mut self, script: Script) -> Self {
+        self.damaged = Some(script);
+        self
+    }
+
+    pub(super) fn damaged(&self, name: &str) -> Option<&Script> {
+        self.damaged.as_ref().filter(|script| script.name == name)
     }
 
     /// Changes the rates; `Rates::default()` makes the line good.
@@ -89,7 +106,8 @@ impl Faults {
 
     pub(super) fn keep(&self, script: &Script, keys: &[&str], args: &[&str]) {
         let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        let late = Late { script: Script::new(script.name, script.text.clone()), keys: own(keys), args: own(args) };
+        let late =
+            Late { script: Script::new(script.name, script.text.clone()), keys: own(keys), args: own(args) };
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(late);
     }
 

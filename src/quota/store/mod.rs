@@ -163,6 +163,7 @@ impl Store {
 
     /// Runs one script. All `keys` lie in one slot. Errors say whether units may have moved.
     pub async fn run(&self, script: &Script, keys: &[&str], args: &[&str]) -> Result<Reply, StoreError> {
+        let script = self.faults.as_ref().and_then(|faults| faults.damaged(script.name)).unwrap_or(script);
         match self.faults.as_ref().map_or(Fault::None, |faults| faults.next(script.name)) {
             Fault::None => self.run_now(script, keys, args).await,
             Fault::Before => Err(StoreError::Lost("cut before".into())),

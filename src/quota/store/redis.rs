@@ -78,7 +78,8 @@ impl Pulse {
     }
 
     fn stalled(&self) -> bool {
-        let quiet = self.born.elapsed().saturating_sub(Duration::from_millis(self.moved.load(Ordering::Relaxed)));
+        let quiet =
+            self.born.elapsed().saturating_sub(Duration::from_millis(self.moved.load(Ordering::Relaxed)));
         self.owed.load(Ordering::Relaxed) > 0 && quiet > STALL
     }
 }
@@ -105,7 +106,8 @@ impl RedisStore {
     /// A store at a `redis://` URL; connects at the first call. `Denied` when the URL can't be read (the text
     /// does not repeat it, since it may hold a password).
     pub fn new(url: &str) -> Result<Self, StoreError> {
-        let client = Client::open(url).map_err(|_| StoreError::Denied("the store URL can't be read".into()))?;
+        let client =
+            Client::open(url).map_err(|_| StoreError::Denied("the store URL can't be read".into()))?;
         Ok(Self(Arc::new(Shared {
             client,
             epoch: Mutex::new(None),
@@ -165,28 +167,28 @@ impl RedisStore {
         };
         drop(owed);
         match answer {
+            Ok(Value::ServerError(error)) => Err(self.denied(&epoch, error.code(), error.details())),
             Ok(value) => {
                 epoch.pulse.touch();
                 read(value)
             }
-            Err(error) => Err(self.failed(&epoch, &error)),
+            Err(error) => match error.code() {
+                Some(code) => Err(self.denied(&epoch, code, error.detail())),
+                None => {
+                    self.give_up(&epoch);
+                    Err(StoreError::Lost(format!("{:?}", error.kind())))
+                }
+            },
         }
     }
 
-    /// Sorts an error, and gives the connection up where it can't be trusted any more.
-    fn failed(&self, epoch: &Arc<Epoch>, error: &RedisError) -> StoreError {
-        let sorted = match error.code() {
-            Some(code) => {
-                epoch.pulse.touch();
-                StoreError::from_text(&format!("{code} {}", error.detail().unwrap_or_default()))
-            }
-            None => StoreError::Lost(format!("{:?}", error.kind())),
-        };
-        let elsewhere = matches!(error.code(), Some("READONLY" | "MOVED" | "MASTERDOWN"));
-        if elsewhere || matches!(sorted, StoreError::Lost(_)) {
+    /// Sorts an error reply; a server that is not the one to ask is left.
+    fn denied(&self, epoch: &Arc<Epoch>, code: &str, detail: Option<&str>) -> StoreError {
+        epoch.pulse.touch();
+        if matches!(code, "READONLY" | "MOVED" | "MASTERDOWN") {
             self.give_up(epoch);
         }
-        sorted
+        StoreError::from_text(&format!("{code} {}", detail.unwrap_or_default()))
     }
 
     fn give_up(&self, epoch: &Arc<Epoch>) {
@@ -276,10 +278,12 @@ async fn watch(pulse: Arc<Pulse>, done: CancellationToken) {
 /// Why a connection could not be had: an error reply in its set-up (wrong password, loading), or the network.
 fn refused(error: &RedisError) -> StoreError {
     match error.code() {
-        Some(code) => match StoreError::from_text(&format!("{code} {}", error.detail().unwrap_or_default())) {
-            StoreError::Odd(text) => StoreError::Away(text),
-            sorted => sorted,
-        },
+        Some(code) => {
+            match StoreError::from_text(&format!("{code} {}", error.detail().unwrap_or_default())) {
+                StoreError::Odd(text) => StoreError::Away(text),
+                sorted => sorted,
+            }
+        }
         None if error.kind() == ::redis::ErrorKind::AuthenticationFailed => {
             StoreError::Denied("the store refused our user or password".into())
         }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::excerpt;
 use crate::wire::FromClient;
@@ -17,12 +18,9 @@ impl ClientCodec {
     ///
     /// Text that is no JSON object with a known `type` is a [`FromClient::Fault`], never a reason to close.
     pub fn text(&mut self, text: &str) -> FromClient {
-        let message: Message = match serde_json::from_str(text) {
-            Ok(message) => message,
-            Err(error) => {
-                self.spoke_json |= error.is_data();
-                return FromClient::Fault(format!("this is not a message of this protocol: {error}"));
-            }
+        let Some(message) = Message::read(text) else {
+            self.spoke_json |= serde_json::from_str::<IgnoredAny>(text).is_ok();
+            return FromClient::Fault(format!("this is not a JSON object with a `type`; {HELP}"));
         };
         self.spoke_json = true;
         match message.kind.as_str() {
@@ -30,11 +28,7 @@ impl ClientCodec {
             "Finalize" => FromClient::Finalize { channel: message.channel },
             "CloseStream" => FromClient::Finish,
             "Configure" => FromClient::Configure(text.to_owned()),
-            other => FromClient::Fault(format!(
-                "unknown type `{}`; known: KeepAlive, Finalize, CloseStream, Configure; audio goes into binary \
-                 messages",
-                excerpt(other, 64)
-            )),
+            other => FromClient::Fault(format!("unknown type `{}`; {HELP}", excerpt(other, 64))),
         }
     }
 
@@ -55,3 +49,13 @@ struct Message {
     kind: String,
     channel: Option<u32>,
 }
+
+impl Message {
+    /// An object only: the derived reader alone would take an array as well.
+    fn read(text: &str) -> Option<Self> {
+        if text.trim_start().starts_with('{') { serde_json::from_str(text).ok() } else { None }
+    }
+}
+
+const HELP: &str =
+    "known types: KeepAlive, Finalize, CloseStream, Configure; audio goes into binary messages";

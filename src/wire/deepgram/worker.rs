@@ -141,7 +141,7 @@ impl ToWorker {
 /// # Errors
 /// The address is no WebSocket address.
 pub fn worker_request(address: &str, query: &str) -> Result<Uri, WorkerFault> {
-    let fault = || WorkerFault::Address(excerpt(address.split(['?', '@']).next().unwrap_or_default(), 128));
+    let fault = || WorkerFault::Address(without_secrets(address));
     let base: Uri = address.parse().map_err(|_| fault())?;
     let (Some("ws" | "wss"), Some(authority)) = (base.scheme_str(), base.authority()) else {
         return Err(fault());
@@ -159,6 +159,12 @@ pub fn worker_request(address: &str, query: &str) -> Result<Uri, WorkerFault> {
         .path_and_query(format!("{path}{mark}{merged}"))
         .build()
         .map_err(|_| fault())
+}
+
+/// An address for an error text: no user, no password, no query.
+fn without_secrets(address: &str) -> String {
+    let place = address.split('?').next().unwrap_or_default();
+    excerpt(place.rsplit('@').next().unwrap_or_default(), 128)
 }
 
 fn results(mut message: Map<String, Value>, facts: &RelayFacts<'_>) -> Result<Results, WorkerFault> {

@@ -1,1 +1,0 @@
-//! What the dialect must always get right.
