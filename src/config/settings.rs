@@ -84,17 +84,15 @@ impl Settings {
     fn add_workers(&mut self, page: &Page<'_>, workers: &[Spanned<DeValue<'_>>], faults: &mut Vec<Fault>) {
         for (index, worker) in workers.iter().enumerate() {
             let at = worker.span().start;
-            match worker.get_ref() {
-                DeValue::Table(_) if index >= WORKERS_MAX => {
-                    let reason = format!("more than {WORKERS_MAX} workers");
-                    faults.push(page.fault(at, WORKERS, reason));
-                    return;
-                }
-                DeValue::Table(table) => {
-                    self.workers.insert(index, page.origin(at));
-                    self.add_table(page, &format!("{WORKERS}[{index}]"), table, faults);
-                }
-                _ => faults.push(page.fault(at, WORKERS, "write [[workers]], once for each".to_owned())),
+            if index >= WORKERS_MAX {
+                faults.push(page.fault(at, WORKERS, format!("more than {WORKERS_MAX} workers")));
+                return;
+            }
+            if let DeValue::Table(table) = worker.get_ref() {
+                self.workers.insert(index, page.origin(at));
+                self.add_table(page, &format!("{WORKERS}[{index}]"), table, faults);
+            } else {
+                faults.push(page.fault(at, WORKERS, "write [[workers]], once for each".to_owned()));
             }
         }
     }
