@@ -1,0 +1,116 @@
+//! Real store servers for tests: Redis and Valkey, each with nothing on disk, killed with their handle.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fmt, thread};
+
+use super::PATIENCE;
+
+/// One store server on a loopback port of its own.
+pub struct RedisServer {
+    child: Child,
+    /// Where it listens.
+    pub port: u16,
+    name: String,
+    _folder: tempfile::TempDir,
+}
+
+impl RedisServer {
+    /// Starts `binary` with `extra` arguments and waits until it answers; panics when it does not.
+    pub fn start(binary: &Path, extra: &[&str]) -> Self {
+        // The port is free when asked and may be taken when used: then the next one is tried.
+        for _ in 0..5 {
+            if let Some(server) = Self::attempt(binary, extra) {
+                return server;
+            }
+        }
+        panic!("{} does not start", binary.display());
+    }
+
+    /// `redis://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn attempt(binary: &Path, extra: &[&str]) -> Option<Self> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let port = free_port();
+        let mut child = Command::new(binary)
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(extra)
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", binary.display()));
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if child.try_wait().expect("our own child").is_some() {
+                return None;
+            }
+            if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
+                let name = format!("{} on {port}", binary.file_name().unwrap_or_default().display());
+                return Some(Self { child, port, name, _folder: folder });
+            }
+            thread::sleep(Duration::from_millis(10)); // polling a foreign process, not hiding a race
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+        None
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl fmt::Display for RedisServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// The store programs that this run can use: Redis 7.0 always, Redis 7.4 and Valkey where the environment names
+/// them (`VOXGATE_REDIS74`, `VOXGATE_VALKEY`). Panics when one that must be there is not.
+pub fn store_binaries() -> Vec<PathBuf> {
+    let mut found = vec![redis()];
+    for name in ["VOXGATE_REDIS74", "VOXGATE_VALKEY"] {
+        match std::env::var_os(name).map(PathBuf::from) {
+            Some(path) if path.is_file() => found.push(path),
+            Some(path) => panic!("{name} names {}, which is not there", path.display()),
+            None => assert!(!super::all_tools_required(), "{name} is not set; run ./test"),
+        }
+    }
+    found
+}
+
+/// The machine's own `redis-server`; panics when there is none.
+pub fn redis() -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|folder| folder.join("redis-server"))
+        .find(|file| file.is_file())
+        .expect("redis-server is not installed; run ./test, which installs it")
+}
+
+/// One fresh server of every kind that this run can use.
+pub fn stores() -> Vec<RedisServer> {
+    store_binaries().iter().map(|binary| RedisServer::start(binary, &[])).collect()
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("a bound address").port()
+}
