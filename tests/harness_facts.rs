@@ -5,11 +5,12 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::harness::audio::{Header, noise, noise_ms, wav, word_error_rate};
+use crate::harness::audio::{Header, noise, noise_ms, wav, wav_file, word_error_rate};
 use crate::harness::client::{Client, Credential, LINEAR16};
 use crate::harness::proxy::{Cut, Mode, Proxy};
 use crate::harness::redis_server::{RedisServer, redis, stores};
 use crate::harness::scripted_worker::{Fault, Results, Script, ScriptedWorker};
+use crate::harness::sdk::Sdk;
 
 const NO_WAIT: Duration = Duration::ZERO;
 
@@ -152,6 +153,28 @@ async fn scripted_worker_refuses_handshakes() {
     let opened = Client::open(&worker.address().to_string(), LINEAR16, Credential::Nothing).await;
     assert_eq!(opened.err().map(|refusal| refusal.status), Some(429));
     assert!(worker.visits().is_empty());
+}
+
+/// The vendor programs themselves, against a server that is known: every option, every way to cut.
+#[tokio::test(flavor = "multi_thread")]
+async fn sdk_programs_tell_what_happened() {
+    let worker = ScriptedWorker::start(Script::default()).await;
+    let refusing = ScriptedWorker::start(Script { refuse: Some(402), ..Script::default() }).await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let audio = noise_ms(4, 300);
+    let wav = wav_file(folder.path(), "speech.wav", 16_000, &audio);
+    for sdk in Sdk::ALL {
+        let address = worker.address().to_string();
+        let Some(run) = sdk.stream(&address, &wav, &["--speed", "0", "--split", "odd"]).await else {
+            continue;
+        };
+        assert_eq!((run.status, run.strangers()), (0, 0), "{sdk:?}: {run:#?}");
+        assert_eq!(run.messages("Results").len(), audio.len().div_ceil(1323) + 1, "{sdk:?}");
+        assert!(worker.visits().last().is_some_and(|visit| visit.audio == audio), "{sdk:?}");
+
+        let refused = sdk.stream(&refusing.address().to_string(), &wav, &[]).await.expect("installed");
+        assert_eq!(refused.status, 3, "{sdk:?}: {refused:#?}");
+    }
 }
 
 #[test]

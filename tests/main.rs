@@ -1,5 +1,16 @@
 //! The one integration test binary. Each file states facts about the whole program, seen from outside.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking"
+)]
 
+mod bounds;
+mod crash;
+mod deepgram;
 mod harness;
 mod harness_facts;
 mod tidy;
+mod words;

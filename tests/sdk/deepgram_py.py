@@ -140,9 +140,12 @@ def query(args, source):
 
 
 def watch(connection, journal):
-    """Subscribes the journal to a connection; gives its websocket and a function for code and reason of the close."""
+    """Subscribes the journal to a connection and gives its websocket."""
     socket = connection._websocket
-    journal.line("handshake", headers=dict(socket.response.headers.raw_items()), subprotocol=socket.subprotocol)
+    # The async SDK may still stand on the older client of the websockets package.
+    response = getattr(socket, "response", None)
+    headers = response.headers if response is not None else socket.response_headers
+    journal.line("handshake", headers=dict(headers.raw_items()), subprotocol=socket.subprotocol)
     connection.on(EventType.OPEN, lambda _: journal.line("open"))
     connection.on(EventType.MESSAGE, journal.message)
     connection.on(EventType.ERROR, journal.error)
