@@ -14,6 +14,10 @@ pub const DEADLINE: Duration = Duration::from_secs(45);
 pub const STALL: Duration = Duration::from_secs(2);
 /// How long a connection to the store may take to open.
 pub const STORE_CONNECT: Duration = Duration::from_secs(2);
+/// First wait after a failed connect to the store; doubles with each failure.
+pub const STORE_BACKOFF_MIN: Duration = Duration::from_millis(20);
+/// Longest wait between two connects to the store: shorter than `HOLD`, so that a held chunk sees several.
+pub const STORE_BACKOFF_MAX: Duration = Duration::from_millis(1000);
 const _: () = assert!(HOLD.as_secs() + 2 * HEARTBEAT.as_secs() < DEADLINE.as_secs());
 const _: () = assert!(STALL.as_secs() < HOLD.as_secs());
 
@@ -57,3 +61,21 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub const SESSION_LEASES_MAX: u32 = 4;
 /// Reserve calls that one chunk may cause.
 pub const CHUNK_ASKS_MAX: u32 = 4;
+
+/// Admits of one chunk that may be refused before its stream gives up looking for an envelope that holds it.
+pub const ADMIT_TRIES_MAX: u32 = 8;
+/// After a refusal, how long the same is not asked for again.
+pub const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+/// How long the end of a stream waits for its settle before that goes on in the background.
+pub const SETTLE_WAIT: Duration = Duration::from_secs(2);
+/// How long a probe's private key lives, in milliseconds as the store takes it.
+pub const ADMIT_PROBE_KEY_MS: &str = "10000";
+/// How often an account is entered among the active ones at least, while it has streams.
+pub const ACTIVE_REFRESH: Duration = Duration::from_secs(3600);
+/// How long an account stays among the active ones without a stream.
+pub const ACTIVE_KEEP: Duration = Duration::from_secs(2 * 24 * 3600);
+const _: () = assert!(ACTIVE_REFRESH.as_secs() + DEADLINE.as_secs() < ACTIVE_KEEP.as_secs());
+/// Pause between two rounds of a gateway's reaper.
+pub const REAP_EVERY: Duration = Duration::from_secs(5);
+/// Leases that a reaper closes per account and round.
+pub const REAP_BATCH: u32 = 100;

@@ -12,5 +12,7 @@ mod crash;
 mod deepgram;
 mod harness;
 mod harness_facts;
+mod money;
+mod scripts;
 mod tidy;
 mod words;

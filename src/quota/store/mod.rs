@@ -7,11 +7,19 @@
 //! `None`, which may be repeated at will. *Unknown*: an error whose [`Charge`] is `Unknown`; the caller must
 //! treat it as doubt (`design` of money: settle, then reserve anew) and never repeat an `admit`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use sha1::{Digest, Sha1};
+
 pub mod embedded;
+pub mod faults;
 mod keyspace;
 pub mod redis;
+
+use embedded::Embedded;
+use faults::{Fault, Faults};
+use redis::RedisStore;
 
 /// What a store answered, in the shape of RESP2.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +42,17 @@ pub struct Script {
     /// Metric label and file name, without the ending.
     pub name: &'static str,
     /// The whole text, `#!lua` line included.
-    pub text: &'static str,
+    pub text: String,
     /// Lower-case hex SHA-1 of `text`.
     pub sha: String,
+}
+
+impl Script {
+    /// A script by its text.
+    pub fn new(name: &'static str, text: String) -> Self {
+        let sha = hex::encode(Sha1::digest(text.as_bytes()));
+        Self { name, text, sha }
+    }
 }
 
 /// Whether a call that gave no answer may have moved units all the same.
@@ -100,6 +116,101 @@ impl StoreError {
             Self::Odd(_) => "odd",
             Self::Late(_) => "late",
             Self::Lost(_) => "lost",
+        }
+    }
+}
+
+/// The store, one of the two we own; with [`Faults`] for tests that lose answers on purpose.
+#[derive(Clone)]
+pub struct Store {
+    kind: Kind,
+    faults: Option<Arc<Faults>>,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Embedded(Embedded),
+    Redis(RedisStore),
+}
+
+impl From<Embedded> for Store {
+    fn from(store: Embedded) -> Self {
+        Self { kind: Kind::Embedded(store), faults: None }
+    }
+}
+
+impl From<RedisStore> for Store {
+    fn from(store: RedisStore) -> Self {
+        Self { kind: Kind::Redis(store), faults: None }
+    }
+}
+
+impl Store {
+    /// The store behind a URL: `embedded`, or `redis://[user:password@]host:port[/db]`.
+    pub fn open(url: &str) -> Result<Self, StoreError> {
+        if url == "embedded" {
+            return Ok(Embedded::new(embedded::Clock::System)?.into());
+        }
+        Ok(RedisStore::new(url)?.into())
+    }
+
+    /// The same store, behind a line that loses answers as `faults` says.
+    #[must_use]
+    pub fn with_faults(mut self, faults: Arc<Faults>) -> Self {
+        self.faults = Some(faults);
+        self
+    }
+
+    /// Runs one script. All `keys` lie in one slot. Errors say whether units may have moved.
+    pub async fn run(&self, script: &Script, keys: &[&str], args: &[&str]) -> Result<Reply, StoreError> {
+        let script = self.faults.as_ref().and_then(|faults| faults.damaged(script.name)).unwrap_or(script);
+        match self.faults.as_ref().map_or(Fault::None, |faults| faults.next(script.name)) {
+            Fault::None => self.run_now(script, keys, args).await,
+            Fault::Before => Err(StoreError::Lost("cut before".into())),
+            Fault::After => {
+                self.run_now(script, keys, args).await?;
+                Err(StoreError::Lost("cut after".into()))
+            }
+            Fault::Later => {
+                if let Some(faults) = &self.faults {
+                    faults.keep(script, keys, args);
+                }
+                Err(StoreError::Lost("still on its way".into()))
+            }
+        }
+    }
+
+    /// Delivers the calls that [`Fault::Later`] kept back; answers are dropped, as their callers are gone.
+    pub async fn deliver_late(&self) {
+        for late in self.faults.iter().flat_map(|faults| faults.take()) {
+            let (keys, args): (Vec<_>, Vec<_>) = (late.keys(), late.args());
+            if let Err(error) = self.run_now(late.script(), &keys, &args).await {
+                tracing::trace!(%error, "late call failed");
+            }
+        }
+    }
+
+    async fn run_now(&self, script: &Script, keys: &[&str], args: &[&str]) -> Result<Reply, StoreError> {
+        match &self.kind {
+            Kind::Embedded(store) => store.run(script, keys, args),
+            Kind::Redis(store) => store.run(script, keys, args).await,
+        }
+    }
+
+    /// Runs one plain command on one key (or none).
+    pub async fn command(&self, words: &[&str]) -> Result<Reply, StoreError> {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        match &self.kind {
+            Kind::Embedded(store) => store.command(&words),
+            Kind::Redis(store) => store.command(&words).await,
+        }
+    }
+
+    /// `embedded` or `redis`: for logs and tables.
+    pub const fn word(&self) -> &'static str {
+        match self.kind {
+            Kind::Embedded(_) => "embedded",
+            Kind::Redis(_) => "redis",
         }
     }
 }

@@ -1,0 +1,176 @@
+//! One question to `reserve`, from the first try to a lease, a refusal or a failure. Pure: replies in, steps out.
+//!
+//! # States
+//! `Ask` (lease n, attachment, want) → answered: `Next::In`, `Next::Refused`, `Next::Over`, or `Next::Again`
+//! with the lease or period that the store named → … An answer that was lost changes nothing: the same ask is
+//! sent again, with the same attachment, and the script repeats its first answer.
+//!
+//! # What is left behind
+//! An ask that goes on to another lease may have left its attachment in the last one (its first copy landed, its
+//! answer was lost). Each such place is handed out as a stray and settled with nothing used.
+
+use super::keys::Name;
+use super::period::Window;
+use super::script::{Reserved, Why};
+use super::{Refusal, Terms};
+use crate::limits::{CHUNK_ASKS_MAX, NAME_BYTES_MAX};
+use crate::units::Units;
+
+/// What never changes within one stream, as the scripts need it.
+#[derive(Debug)]
+pub(super) struct Deed {
+    /// Who pays, by which key, for what.
+    pub terms: Terms,
+    /// Session as stored: key fingerprint, dot, public name.
+    pub sid: String,
+    /// The session's public name.
+    pub session: Name,
+    /// Model, tariff and tags as one text.
+    pub contract: String,
+    /// This stream among the key's live ones.
+    pub stream: String,
+}
+
+impl Deed {
+    pub(super) fn new(terms: Terms, session: Name, stream: String) -> Self {
+        let model: String = terms.model.chars().take(NAME_BYTES_MAX).collect();
+        let tags: String = terms.tags.chars().take(TAGS_CHARS_MAX).collect();
+        let contract = format!("{model}|{}|{tags}", terms.units_per_second);
+        let sid = format!("{}.{session}", terms.key.fingerprint);
+        Self { terms, sid, session, contract, stream }
+    }
+
+    pub(super) fn account(&self) -> &Name {
+        &self.terms.account.id
+    }
+
+    pub(super) fn owner(&self) -> &str {
+        &self.terms.key.fingerprint
+    }
+}
+
+/// Tags kept in session and ledger, in characters.
+const TAGS_CHARS_MAX: usize = 128;
+
+/// A stream's place in one lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub n: u64,
+    pub period: String,
+    pub attachment: String,
+    /// What was wanted when the attachment was made; a heartbeat repeats it.
+    pub want: Units,
+    pub granted: Units,
+    /// Units in the envelope as last heard.
+    pub left: Units,
+    pub tally: Units,
+    pub waste: Units,
+}
+
+impl Place {
+    /// A place that may have been got without our hearing of it: nothing was used.
+    pub(super) fn stray(deed: &Deed, n: u64, attachment: u32, period: &str) -> Self {
+        let none = Units::ZERO;
+        let (period, attachment) = (period.to_owned(), format!("{}.{attachment}", deed.stream));
+        Self { n, period, attachment, want: none, granted: none, left: none, tally: none, waste: none }
+    }
+}
+
+/// One question.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub n: u64,
+    pub attachment: u32,
+    pub want: Units,
+    pub floor: Units,
+    pub least: Units,
+    pub window: Window,
+    tries: u32,
+}
+
+/// What an answer leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// A place, what is free in the budget (if known), and the cap in force.
+    In(Place, Option<Units>, Units),
+    /// Ask again: the lease number or the window has changed.
+    Again,
+    /// Nothing to be had.
+    Refused(Refusal),
+    /// This key is not what our scripts write.
+    Corrupt(String),
+    /// Too many answers without a decision.
+    Restless,
+}
+
+impl Ask {
+    pub(super) const fn new(
+        n: u64,
+        attachment: u32,
+        want: Units,
+        floor: Units,
+        least: Units,
+        window: Window,
+    ) -> Self {
+        Self { n, attachment, want, floor, least, window, tries: 0 }
+    }
+
+    /// The attachment's name in lease `n`.
+    pub(super) fn name(&self, deed: &Deed) -> String {
+        format!("{}.{}", deed.stream, self.attachment)
+    }
+
+    /// Takes one answer. A lease gets an attachment of its own.
+    pub(super) fn answer(&mut self, deed: &Deed, reserved: Reserved) -> Next {
+        self.tries += 1;
+        match reserved {
+            Reserved::In { n, granted, left, free, period, cap, .. } => {
+                let (tally, waste) = (Units::ZERO, Units::ZERO);
+                let attachment = self.name(deed);
+                Next::In(
+                    Place { n, period, attachment, want: self.want, granted, left, tally, waste },
+                    free,
+                    cap,
+                )
+            }
+            Reserved::Moved { n, .. } => self.go_on(n.max(1)),
+            Reserved::Closed { n, .. } => self.go_on(n + 1),
+            Reserved::StalePeriod { now_ms } => {
+                let now = i64::try_from(now_ms / 1000).unwrap_or(i64::MAX);
+                let account = &deed.terms.account;
+                self.window = account.period.window(&account.zone, now);
+                self.again()
+            }
+            Reserved::Refuse { why, left, until_ms, .. } => Next::Refused(refusal(deed, why, left, until_ms)),
+            Reserved::Ended => Next::Refused(Refusal::Ended),
+            Reserved::Conflict => Next::Refused(Refusal::Conflict),
+            Reserved::NotYours => Next::Refused(Refusal::NotYours),
+            Reserved::Lost => Next::Refused(Refusal::Lost),
+            Reserved::Corrupt(key) => Next::Corrupt(key),
+        }
+    }
+
+    fn go_on(&mut self, n: u64) -> Next {
+        (self.n, self.attachment) = (n, self.attachment + 1);
+        self.again()
+    }
+
+    const fn again(&self) -> Next {
+        // Opening an old session takes: moved, closed, opened; a period's edge and a race add one each.
+        if self.tries >= CHUNK_ASKS_MAX * 2 { Next::Restless } else { Next::Again }
+    }
+}
+
+fn refusal(deed: &Deed, why: Why, left: Units, until_ms: u64) -> Refusal {
+    let until = i64::try_from(until_ms.div_ceil(1000)).unwrap_or(i64::MAX);
+    match why {
+        Why::Budget => Refusal::Budget { left, renews_at: until },
+        Why::Held => Refusal::Held { left, until },
+        Why::Session => Refusal::Session { left },
+        Why::Key => Refusal::Key { left, renews_at: until },
+        Why::Streams => Refusal::Streams { max: deed.terms.key.streams_max },
+        Why::Leases => Refusal::Leases,
+        Why::Frozen => Refusal::Frozen,
+        Why::Account => Refusal::Revoked,
+    }
+}

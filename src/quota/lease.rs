@@ -1,0 +1,581 @@
+//! One stream's claim on its session's envelope: admit, refill, doubt, heartbeat, the end.
+//!
+//! # States
+//! | state | `on` | `ahead` | left by |
+//! |---|---|---|---|
+//! | drawing | a place | – | low water: a refill starts in the background |
+//! | drawing, refill ready | a place | a place | `admit` refused: the old place is left, the new one drawn on |
+//! | resting | – | – | the next `admit` asks for a place |
+//! | ended | – | – | `settle` took everything |
+//!
+//! # Failures of `admit`
+//! | the store | done |
+//! |---|---|
+//! | certainly did not run it (busy, away, refuses) | the same call again after a short wait, until `hold` |
+//! | may have run it (connection lost, stalled) | the cost is waste; this lease is settled; the next one is asked for |
+//! | has no quota key | `Lapse` |
+//! | holds a corrupt value, denies access | the error, at once |
+//!
+//! Background work is one task at a time; its result is taken by the next `admit`, or by [`Lease::ended`].
+
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::ask::{Ask, Deed, Next, Place};
+use super::script::{self, Admitted, Reserved};
+use super::store::{Charge, StoreError};
+use super::{Admission, Name, OpenError, Pause, Quota, Refusal, Settlement, Terms, pauses};
+use crate::ending::Ending;
+use crate::limits::{ADMIT_TRIES_MAX, REFUSED_PAUSE, SETTLE_WAIT};
+use crate::units::Units;
+
+/// One stream's claim on its session's envelope. One admit at a time, by `&mut`.
+pub struct Lease {
+    quota: Quota,
+    deed: Arc<Deed>,
+    on: Option<Place>,
+    ahead: Option<Place>,
+    /// Highest lease number heard of.
+    current: u64,
+    /// Highest lease left in doubt: it is not joined again.
+    barred: u64,
+    minted: u32,
+    /// The next envelope's size.
+    want: Units,
+    free: Units,
+    cap: Units,
+    work: Option<JoinHandle<Work>>,
+    refused: Option<(Instant, Units, Refusal)>,
+    settles: Vec<JoinHandle<()>>,
+    over: Option<Ending>,
+    total: Settlement,
+}
+
+/// What background work found.
+pub(super) enum Work {
+    Asked(Asked),
+    Beat { moved: Option<u64>, over: Option<Ending>, free: Option<Units>, cap: Option<Units> },
+}
+
+/// The end of one ask, and the attachments that it may have left behind.
+pub(super) struct Asked {
+    ask: Ask,
+    strays: Vec<(u64, u32, String)>,
+    end: Result<(Place, Option<Units>, Units), AskError>,
+}
+
+impl Asked {
+    /// Every place that the ask got or may have got.
+    pub(super) fn places(&self, deed: &Deed) -> Vec<Place> {
+        let strays =
+            self.strays.iter().map(|(n, attachment, period)| Place::stray(deed, *n, *attachment, period));
+        strays.chain(self.end.iter().map(|(place, ..)| place.clone())).collect()
+    }
+}
+
+pub(super) enum AskError {
+    Refused(Refusal),
+    Store(StoreError),
+}
+
+/// Whether a place could be had.
+enum Step {
+    Moved,
+    Refused(Refusal),
+}
+
+impl Lease {
+    pub(super) async fn open(quota: Quota, terms: Terms) -> Result<Self, OpenError> {
+        let minted = || uuid::Uuid::new_v4().simple().to_string();
+        let session = terms
+            .session
+            .clone()
+            .or_else(|| Name::parse(&minted()))
+            .ok_or(OpenError::Refused(Refusal::NotYours))?;
+        let stream = format!("g{}.{}", quota.0.id, quota.mint());
+        let rate = terms.units_per_second;
+        let deed = Arc::new(Deed::new(terms, session, stream));
+        let settings = &quota.0.settings;
+        let (want, floor) = (audio(settings.envelope_first, rate), audio(settings.floor, rate));
+        quota.remember(deed.account()).await?;
+        let mut lease = Self {
+            deed,
+            on: None,
+            ahead: None,
+            current: 0,
+            barred: 0,
+            minted: 0,
+            want,
+            free: Units::ZERO,
+            cap: Units::ZERO,
+            work: None,
+            refused: None,
+            settles: Vec::new(),
+            over: None,
+            total: Settlement::default(),
+            quota,
+        };
+        metrics::gauge!("voxgate_leases_open").increment(1.0);
+        let ask = lease.compose(1, want, floor, floor);
+        let until = Instant::now() + lease.quota.0.settings.hold;
+        let asked = run_ask(lease.quota.clone(), lease.deed.clone(), ask, until).await;
+        match lease.take_asked(asked) {
+            Ok(place) => {
+                lease.on = Some(place);
+                Ok(lease)
+            }
+            Err(AskError::Refused(refusal)) => Err(OpenError::Refused(refusal)),
+            Err(AskError::Store(error)) => Err(OpenError::Store(error)),
+        }
+    }
+
+    /// The session's public name: what the client may come back with.
+    pub fn session(&self) -> &str {
+        self.deed.session.as_str()
+    }
+
+    /// Units that this stream may still use as far as known: its envelope and what was free at the last reserve.
+    pub fn left(&self) -> Units {
+        let places = self.on.iter().chain(&self.ahead);
+        places.fold(self.free, |sum, place| sum.saturating_add(place.left))
+    }
+
+    /// The account's cap in force, as last heard.
+    pub fn cap(&self) -> Units {
+        self.cap
+    }
+
+    /// Takes `cost` units (more than 0), or says why not.
+    ///
+    /// Refills, doubt and a slow store are dealt with inside, for at most [`super::Settings::hold`]; then the store's
+    /// error is given and nothing counts as taken. Never drop this future half way: units would be taken unseen.
+    pub async fn admit(&mut self, cost: Units) -> Result<Admission, StoreError> {
+        let until = Instant::now() + self.quota.0.settings.hold;
+        let (mut pause, mut tries) = (Pause::new(), 0);
+        loop {
+            self.absorb_finished().await;
+            let Some(place) = &self.on else {
+                match self.step(cost, until).await? {
+                    Step::Moved => continue,
+                    Step::Refused(why) => return Ok(Admission::Refuse { left: Units::ZERO, why }),
+                }
+            };
+            tries += 1;
+            match self.quota.admit(&self.deed, place.n, cost).await {
+                Ok(Admitted::Grant(left)) => {
+                    self.granted(left);
+                    return Ok(Admission::Grant);
+                }
+                Ok(Admitted::Refuse(left)) => {
+                    self.set_left(left);
+                    if tries > ADMIT_TRIES_MAX {
+                        let why = self.refused.clone().map_or(Refusal::Leases, |(_, _, why)| why);
+                        return Ok(Admission::Refuse { left, why });
+                    }
+                    if let Step::Refused(why) = self.step(cost, until).await? {
+                        return Ok(Admission::Refuse { left, why });
+                    }
+                }
+                Ok(Admitted::Lapse) => return Ok(Admission::Lapse),
+                Ok(Admitted::Corrupt) => {
+                    return Err(StoreError::Corrupt(self.quota.quota_key(&self.deed, place.n)));
+                }
+                Err(error) if error.charge() == Charge::Unknown => {
+                    self.doubt(cost);
+                    if Instant::now() >= until {
+                        return Err(error);
+                    }
+                }
+                Err(error) if pauses(&error) && Instant::now() < until => pause.wait().await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The units of the last grant went to the worker.
+    pub fn tally(&mut self, cost: Units) {
+        if let Some(place) = &mut self.on {
+            place.tally = place.tally.saturating_add(cost);
+        }
+        self.total.tally = self.total.tally.saturating_add(cost);
+    }
+
+    /// The units of the last grant were not handed over.
+    pub fn waste(&mut self, cost: Units) {
+        if let Some(place) = &mut self.on {
+            place.waste = place.waste.saturating_add(cost);
+        }
+        self.total.waste = self.total.waste.saturating_add(cost);
+    }
+
+    /// Units of this stream, so far, that were taken or may have been taken, and are not owed.
+    pub fn wasted(&self) -> Units {
+        self.total.waste
+    }
+
+    /// Renews the lease and the stream's place among its key's live ones, in the background. Call it every
+    /// [`crate::limits::HEARTBEAT`].
+    pub fn beat(&mut self) {
+        if self.work.is_none() {
+            let places: Vec<Place> = self.on.iter().chain(&self.ahead).cloned().collect();
+            let (quota, deed) = (self.quota.clone(), self.deed.clone());
+            self.work = Some(tokio::spawn(async move { beat(&quota, &deed, &places).await }));
+        }
+    }
+
+    /// Resolves when the background found that the stream must end. Cancel safe; pending while all is well.
+    pub async fn ended(&mut self) -> Ending {
+        loop {
+            if let Some(ending) = self.over {
+                return ending;
+            }
+            match &mut self.work {
+                Some(work) => {
+                    let done = work.await;
+                    self.work = None;
+                    self.absorb(done.ok());
+                }
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Nobody spoke for a while: gives the envelope back. The next admit asks for a place again.
+    pub fn rest(&mut self) {
+        self.leave_all(None);
+    }
+
+    /// The end: settles what was handed over.
+    ///
+    /// Waits at most [`SETTLE_WAIT`] for the store; what is not answered by then goes on in the background until the
+    /// lease's deadline, and at last falls to the reaper. `note` (the worker's name) goes into the ledger row.
+    pub async fn settle(mut self, ending: Ending, note: &str) -> Settlement {
+        let meta = meta(ending, note);
+        let waiting = tokio::time::timeout(SETTLE_WAIT, async {
+            if let Some(work) = &mut self.work {
+                let done = work.await;
+                self.work = None;
+                self.absorb(done.ok());
+            }
+        });
+        let _ = waiting.await;
+        if let Some(work) = self.work.take() {
+            self.quota.settle_stray_work(self.deed.clone(), work);
+        }
+        self.leave_all(Some(&meta));
+        let settles = std::mem::take(&mut self.settles);
+        let all = async {
+            for settle in settles {
+                let _ = settle.await;
+            }
+        };
+        self.total.done = tokio::time::timeout(SETTLE_WAIT, all).await.is_ok();
+        self.total
+    }
+
+    fn granted(&mut self, left: Units) {
+        self.set_left(left);
+        let low = self.on.as_ref().is_some_and(|place| left.get() * 4 < place.granted.get());
+        let refused = self.refused.as_ref().is_some_and(|(at, ..)| at.elapsed() < REFUSED_PAUSE);
+        if low && !refused && self.ahead.is_none() && self.work.is_none() {
+            let (want, floor) = (self.grow(), Units::from(1));
+            let ask = self.compose(self.current + 1, want, floor, floor);
+            let (quota, deed) = (self.quota.clone(), self.deed.clone());
+            let until = Instant::now() + quota.0.settings.hold;
+            self.work =
+                Some(tokio::spawn(async move { Work::Asked(run_ask(quota, deed, ask, until).await) }));
+        }
+    }
+
+    fn set_left(&mut self, left: Units) {
+        if let Some(place) = &mut self.on {
+            place.left = left;
+        }
+    }
+
+    /// Doubles the next envelope, up to the longest.
+    fn grow(&mut self) -> Units {
+        let longest = audio(self.quota.0.settings.envelope_longest, self.deed.terms.units_per_second);
+        self.want = self.want.saturating_add(self.want).min(longest);
+        self.want
+    }
+
+    fn compose(&mut self, n: u64, want: Units, floor: Units, least: Units) -> Ask {
+        let account = &self.deed.terms.account;
+        let window = account.period.window(&account.zone, self.quota.now_ms() / 1000);
+        self.minted += 1;
+        Ask::new(n, self.minted, want.max(least), floor.max(least), least, window)
+    }
+
+    /// Gets a place that `cost` can be taken from, and leaves the one that it can't.
+    async fn step(&mut self, cost: Units, until: Instant) -> Result<Step, StoreError> {
+        if self.ahead.is_none() {
+            if let Some(work) = &mut self.work {
+                let done = work.await;
+                self.work = None;
+                self.absorb(done.ok());
+            }
+        }
+        if let Some(ending) = self.over {
+            return Ok(Step::Refused(if ending == Ending::Revoked {
+                Refusal::Revoked
+            } else {
+                Refusal::Lost
+            }));
+        }
+        if let Some(next) = self.ahead.take() {
+            self.leave_on(None);
+            self.on = Some(next);
+            return Ok(Step::Moved);
+        }
+        // While the old envelope has something, only a whole chunk is worth a move; then anything is.
+        let least =
+            if self.on.as_ref().is_some_and(|place| !place.left.is_zero()) { cost } else { Units::from(1) };
+        let returned = self.finish_settles().await;
+        if let Some((at, asked, why)) = self.refused.as_ref().filter(|_| !returned) {
+            if at.elapsed() < REFUSED_PAUSE && *asked <= least {
+                return Ok(Step::Refused(why.clone()));
+            }
+        }
+        let resumes = self.on.is_none() && self.current > self.barred;
+        let n = if resumes { self.current } else { self.current + 1 };
+        let ask = self.compose(n, self.want.max(cost), self.floor(), least);
+        let asked = run_ask(self.quota.clone(), self.deed.clone(), ask, until).await;
+        match self.take_asked(asked) {
+            Ok(place) => {
+                self.leave_on(None);
+                self.on = Some(place);
+                Ok(Step::Moved)
+            }
+            Err(AskError::Refused(why)) => {
+                self.refused = Some((Instant::now(), least, why.clone()));
+                Ok(Step::Refused(why))
+            }
+            Err(AskError::Store(error)) => Err(error),
+        }
+    }
+
+    fn floor(&self) -> Units {
+        audio(self.quota.0.settings.floor, self.deed.terms.units_per_second)
+    }
+
+    /// A take whose answer was lost: it counts as waste, and the lease is left for the next one.
+    fn doubt(&mut self, cost: Units) {
+        self.waste(cost);
+        metrics::counter!("voxgate_units_total", "fate" => "wasted").increment(cost.get());
+        self.barred = self.barred.max(self.on.as_ref().map_or(0, |place| place.n));
+        self.leave_on(None);
+        self.on = self.ahead.take();
+    }
+
+    /// Takes the result of background work that has finished; never waits for one that has not.
+    async fn absorb_finished(&mut self) {
+        if self.work.as_ref().is_some_and(JoinHandle::is_finished) {
+            if let Some(work) = self.work.take() {
+                self.absorb(work.await.ok());
+            }
+        }
+    }
+
+    fn absorb(&mut self, work: Option<Work>) {
+        match work {
+            Some(Work::Asked(asked)) => match self.take_asked(asked) {
+                Ok(place) => self.ahead = Some(place),
+                Err(AskError::Refused(why)) => self.refused = Some((Instant::now(), Units::from(1), why)),
+                Err(AskError::Store(error)) => tracing::debug!(%error, "refill got no answer"),
+            },
+            Some(Work::Beat { moved, over, free, cap }) => {
+                self.over = self.over.or(over);
+                self.free = free.unwrap_or(self.free);
+                self.cap = cap.unwrap_or(self.cap);
+                if let Some(n) = moved.filter(|n| *n > self.current) {
+                    // The others are in a later lease: draw there from now on.
+                    self.current = n;
+                    if self.ahead.is_none() {
+                        self.leave_on(None);
+                    }
+                }
+            }
+            None => tracing::error!("background work of a lease panicked"),
+        }
+    }
+
+    fn take_asked(&mut self, asked: Asked) -> Result<Place, AskError> {
+        self.minted = self.minted.max(asked.ask.attachment);
+        for (n, attachment, period) in &asked.strays {
+            self.leave(Place::stray(&self.deed, *n, *attachment, period), false, None);
+        }
+        let (place, free, cap) = asked.end?;
+        self.current = self.current.max(place.n);
+        self.free = free.unwrap_or(self.free);
+        self.cap = cap;
+        self.refused = None;
+        Ok(place)
+    }
+
+    fn leave_on(&mut self, meta: Option<&str>) {
+        if let Some(place) = self.on.take() {
+            self.leave(place, meta.is_some(), meta);
+        }
+    }
+
+    /// Leaves every place; with `meta` for good: the stream is over.
+    fn leave_all(&mut self, meta: Option<&str>) {
+        let ahead = self.ahead.take();
+        let alone = ahead.is_none() && self.on.is_none();
+        if let Some(place) = ahead {
+            self.leave(place, meta.is_some() && self.on.is_none(), meta);
+        }
+        self.leave_on(meta);
+        if alone && meta.is_some() {
+            self.quota.forget_stream(&self.deed);
+        }
+    }
+
+    fn leave(&mut self, place: Place, last: bool, meta: Option<&str>) {
+        self.settles.retain(|settle| !settle.is_finished());
+        let meta = meta.unwrap_or(META_MOVED_ON).to_owned();
+        self.settles.push(self.quota.settle_later(self.deed.clone(), place, last, meta));
+    }
+
+    /// Waits a while for settles of this stream, and says whether there were any: what they return may be what is
+    /// asked for next.
+    async fn finish_settles(&mut self) -> bool {
+        let settles = std::mem::take(&mut self.settles);
+        let (any, until) = (!settles.is_empty(), Instant::now() + SETTLE_WAIT);
+        for mut settle in settles {
+            if tokio::time::timeout_at(until, &mut settle).await.is_err() {
+                self.settles.push(settle);
+            }
+        }
+        any
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        metrics::gauge!("voxgate_leases_open").decrement(1.0);
+    }
+}
+
+impl From<AskError> for StoreError {
+    fn from(error: AskError) -> Self {
+        match error {
+            AskError::Store(error) => error,
+            AskError::Refused(refusal) => Self::Odd(format!("{refusal:?}")),
+        }
+    }
+}
+
+/// Units of so much audio time at a rate, at least 1.
+fn audio(time: std::time::Duration, units_per_second: u32) -> Units {
+    let units = time.as_millis() * u128::from(units_per_second) / 1000;
+    Units::saturating(u64::try_from(units).unwrap_or(u64::MAX).max(1))
+}
+
+fn meta(ending: Ending, note: &str) -> String {
+    let note: String =
+        note.chars().filter(|c| c.is_ascii_graphic() && *c != '"' && *c != '\\').take(64).collect();
+    format!(r#"{{"ending":"{}","worker":"{note}"}}"#, ending.word())
+}
+
+/// Of a row whose stream went on to another lease, or rests.
+pub(super) const META_MOVED_ON: &str = r#"{"ending":"moved_on","worker":""}"#;
+
+/// Asks until there is a place, a refusal, or no more time.
+async fn run_ask(quota: Quota, deed: Arc<Deed>, mut ask: Ask, until: Instant) -> Asked {
+    let (mut pause, mut strays, mut in_doubt) = (Pause::new(), Vec::new(), false);
+    let end = loop {
+        match quota.reserve(&deed, &ask).await {
+            Ok(reserved) => {
+                let before = (ask.n, ask.attachment, ask.window.id.clone());
+                match ask.answer(&deed, reserved) {
+                    Next::In(place, free, cap) => break Ok((place, free, cap)),
+                    Next::Again if ask.n == before.0 => {}
+                    Next::Again => {
+                        strays.extend(in_doubt.then_some(before));
+                        in_doubt = false;
+                    }
+                    Next::Refused(why) => {
+                        strays.extend(in_doubt.then_some(before));
+                        break Err(AskError::Refused(why));
+                    }
+                    Next::Corrupt(key) => break Err(AskError::Store(StoreError::Corrupt(key))),
+                    Next::Restless => {
+                        break Err(AskError::Store(StoreError::Away("the session moves too fast".into())));
+                    }
+                }
+            }
+            Err(error) => {
+                in_doubt |= error.charge() == Charge::Unknown;
+                if Instant::now() >= until || !(pauses(&error) || error.charge() == Charge::Unknown) {
+                    strays.extend(in_doubt.then_some((ask.n, ask.attachment, ask.window.id.clone())));
+                    break Err(AskError::Store(error));
+                }
+                pause.wait().await;
+            }
+        }
+    };
+    Asked { ask, strays, end }
+}
+
+/// One heartbeat: is the key still good, and where is the session?
+async fn beat(quota: &Quota, deed: &Deed, places: &[Place]) -> Work {
+    let (mut moved, mut over, mut free, mut cap) = (None, None, None, None);
+    match quota.key_revoked(deed).await {
+        Ok(true) => over = Some(Ending::Revoked),
+        Ok(false) => {}
+        Err(error) => tracing::debug!(%error, "heartbeat could not read its key"),
+    }
+    if places.is_empty() {
+        quota.keep_stream(deed).await;
+    }
+    for place in places {
+        match quota.renew(deed, place).await {
+            Ok(Reserved::In { free: f, cap: c, .. }) => (free, cap) = (f.or(free), Some(c)),
+            Ok(Reserved::Moved { n, .. }) => moved = Some(n),
+            Ok(Reserved::Ended | Reserved::NotYours | Reserved::Conflict) => over = Some(Ending::Revoked),
+            Ok(Reserved::Lost | Reserved::Corrupt(_)) => over = Some(Ending::StoreCorrupt),
+            // A closed or refused lease shows at the next admit, as a lapse.
+            Ok(Reserved::Closed { .. } | Reserved::StalePeriod { .. } | Reserved::Refuse { .. }) => {}
+            Err(error) => tracing::debug!(%error, "heartbeat got no answer"),
+        }
+    }
+    Work::Beat { moved, over, free, cap }
+}
+
+impl Quota {
+    async fn admit(&self, deed: &Deed, n: u64, cost: Units) -> Result<Admitted, StoreError> {
+        let (key, cost) = (self.quota_key(deed, n), cost.to_string());
+        let start = Instant::now();
+        let reply = self.call(&script::ADMIT, &[&key], &[&cost]).await;
+        metrics::histogram!("voxgate_admit_seconds").record(start.elapsed());
+        Admitted::read(&reply?)
+    }
+
+    pub(super) fn quota_key(&self, deed: &Deed, n: u64) -> String {
+        self.spell().quota(deed.account(), &deed.sid, n)
+    }
+
+    async fn reserve(&self, deed: &Deed, ask: &Ask) -> Result<Reserved, StoreError> {
+        let (keys, call) = self.reserve_call(deed, ask);
+        let (keys, args) = (keys.each_ref().map(String::as_str), call.args());
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let reserved = Reserved::read(&self.call(&script::RESERVE, &keys, &args).await?)?;
+        metrics::counter!("voxgate_reserves_total", "answer" => reserved.word()).increment(1);
+        if let Some(now_ms) = reserved.now_ms() {
+            self.heard(now_ms);
+        }
+        Ok(reserved)
+    }
+
+    async fn renew(&self, deed: &Deed, place: &Place) -> Result<Reserved, StoreError> {
+        let attachment =
+            place.attachment.rsplit_once('.').and_then(|(_, minted)| minted.parse().ok()).unwrap_or(0);
+        let window = super::period::Window { id: place.period.clone(), start: 0, end: 1 };
+        let least = Units::from(1);
+        self.reserve(deed, &Ask::new(place.n, attachment, place.want, least, least, window)).await
+    }
+}

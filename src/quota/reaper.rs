@@ -1,0 +1,192 @@
+//! Settles what a dead gateway left behind: leases whose deadline has passed.
+//!
+//! # States of a round
+//! list active accounts (64 shards, paged) → due leases of each, at most [`REAP_BATCH`] → `reap` one by one; the
+//! script decides whether it is due and closes it once, so any number of gateways may run this at the same time →
+//! accounts without a stream for long leave the active set.
+//!
+//! # Failures
+//! | seen | done |
+//! |---|---|
+//! | the store gives no answer | the round ends; the next one starts after [`REAP_EVERY`] |
+//! | the store was away | one heartbeat of grace first: living streams renew before anything is reaped |
+//! | a corrupt lease | the script moves it to quarantine, its budget stays held; counted, logged; the batch goes on |
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::keys::{ACTIVE_SHARDS, Member, Name};
+use super::script::{self, Reaped};
+use super::store::{Reply, StoreError};
+use super::{Quota, TOMBSTONE_MS, accounts, ms};
+use crate::limits::{ACTIVE_KEEP, HEARTBEAT, REAP_BATCH, REAP_EVERY};
+
+/// What one round did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Leases closed.
+    pub closed: u64,
+    /// Leases moved to quarantine.
+    pub quarantined: u64,
+    /// Accounts looked at.
+    pub accounts: u64,
+}
+
+impl Quota {
+    /// Reaps until `stop`, a round every [`REAP_EVERY`].
+    pub async fn reap_until(&self, stop: CancellationToken) {
+        let mut grace = Instant::now() + HEARTBEAT;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(REAP_EVERY) => {}
+            }
+            if Instant::now() < grace {
+                // Only asks whether the store is there: without it, the grace starts anew.
+                if self.command(&["TIME"]).await.is_err() {
+                    grace = Instant::now() + HEARTBEAT;
+                }
+                continue;
+            }
+            match self.reap_round().await {
+                Ok(round) if round.closed + round.quarantined > 0 => {
+                    tracing::info!(closed = round.closed, quarantined = round.quarantined, "reaped");
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "reaper's round ended early");
+                    grace = Instant::now() + HEARTBEAT;
+                }
+            }
+        }
+    }
+
+    /// One round over every active account.
+    pub async fn reap_round(&self) -> Result<Round, StoreError> {
+        let mut round = Round::default();
+        for shard in 0..ACTIVE_SHARDS {
+            let key = self.spell().active(shard);
+            for name in self.members(&["ZRANGE", &key, "0", "-1"]).await? {
+                if let Some(account) = Name::parse(&name) {
+                    round.accounts += 1;
+                    self.reap_account(&account, &mut round).await?;
+                }
+            }
+            let oldest = (self.now_ms() - i64::try_from(ms(ACTIVE_KEEP)).unwrap_or(0)).to_string();
+            self.command(&["ZREMRANGEBYSCORE", &key, "-inf", &oldest]).await?;
+        }
+        Ok(round)
+    }
+
+    async fn reap_account(&self, account: &Name, round: &mut Round) -> Result<(), StoreError> {
+        // The store's own clock, not our idea of it: a wrong guess would only cost calls, but why make them.
+        let (leases, now, batch) =
+            (self.spell().leases(account), self.store_now().await?, REAP_BATCH.to_string());
+        let due = self.members(&["ZRANGEBYSCORE", &leases, "-inf", &now, "LIMIT", "0", &batch]).await?;
+        for member in due.iter().filter_map(|text| Member::parse(text)) {
+            match self.reap(account, &member, false).await? {
+                Reaped::Closed { .. } => round.closed += 1,
+                Reaped::Corrupt(_) => round.quarantined += 1,
+                Reaped::NotDue | Reaped::Unknown => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes one lease, before its deadline only with `force`.
+    pub async fn reap(&self, account: &Name, member: &Member, force: bool) -> Result<Reaped, StoreError> {
+        let keys = self.spell();
+        let keys = [
+            keys.session(account, &member.sid),
+            keys.lease(account, &member.sid, member.n),
+            keys.quota(account, &member.sid, member.n),
+            keys.budget(account, &member.period),
+            keys.leases(account),
+            keys.ledger(account, &member.period),
+        ];
+        let keys = keys.each_ref().map(String::as_str);
+        let (n, keep, retention) =
+            (member.n.to_string(), TOMBSTONE_MS.to_string(), ms(self.0.settings.retention).to_string());
+        let force = if force { "1" } else { "0" };
+        let args = [&member.sid, &n, &member.period, &member.granted, force, &keep, &retention, META_REAPED];
+        let reaped = Reaped::read(&self.call(&script::REAP, &keys, &args).await?)?;
+        self.note_reaped(account, member, &reaped);
+        Ok(reaped)
+    }
+
+    fn note_reaped(&self, account: &Name, member: &Member, reaped: &Reaped) {
+        let answer = match reaped {
+            Reaped::Closed { how, bill } => {
+                let lost = if how == "lost" { bill.returned } else { bill.excess };
+                if !lost.is_zero() {
+                    let reason = if how == "lost" { "lost" } else { "rollback" };
+                    metrics::counter!("voxgate_unrecoverable_units_total", "reason" => reason)
+                        .increment(lost.get());
+                }
+                match how.as_str() {
+                    "blind" => "blind",
+                    "lost" => "lost",
+                    "forced" => "forced",
+                    _ => "reaped",
+                }
+            }
+            Reaped::NotDue => "not_due",
+            Reaped::Unknown => "unknown",
+            Reaped::Corrupt(key) => {
+                tracing::error!(%account, sid = member.sid, n = member.n, key, "lease quarantined: its budget stays held");
+                "corrupt"
+            }
+        };
+        metrics::counter!("voxgate_reaped_total", "answer" => answer).increment(1);
+    }
+
+    async fn members(&self, words: &[&str]) -> Result<Vec<String>, StoreError> {
+        match self.command(words).await? {
+            Reply::List(all) => Ok(all.iter().filter_map(accounts::text).collect()),
+            Reply::Nil | Reply::Int(_) | Reply::Bulk(_) | Reply::Status(_) => {
+                Err(StoreError::Odd("no list".into()))
+            }
+        }
+    }
+
+    /// The store's clock, unix milliseconds.
+    async fn store_now(&self) -> Result<String, StoreError> {
+        let parts = self.members(&["TIME"]).await?;
+        let part = |i: usize| parts.get(i).and_then(|text| text.parse::<u64>().ok());
+        let now =
+            part(0).zip(part(1)).map(|(s, us)| s * 1000 + us / 1000).ok_or(StoreError::Odd("TIME".into()))?;
+        self.heard(now);
+        Ok(now.to_string())
+    }
+}
+
+const META_REAPED: &str = r#"{"ending":"","worker":""}"#;
+
+/// Which accounts were entered among the active ones lately, by this process.
+#[derive(Default)]
+pub(super) struct Active(std::sync::Mutex<std::collections::HashMap<Name, Instant>>);
+
+impl Active {
+    /// Whether the account must be entered (again).
+    pub(super) fn due(&self, account: &Name) -> bool {
+        let entered = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        entered.get(account).is_none_or(|at| at.elapsed() > crate::limits::ACTIVE_REFRESH)
+    }
+
+    /// The account has been entered. Old entries go when there are many.
+    pub(super) fn done(&self, account: &Name) {
+        let mut entered = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if entered.len() >= ENTERED_MAX {
+            entered.retain(|_, at| at.elapsed() < Duration::from_secs(60));
+        }
+        if entered.len() >= ENTERED_MAX {
+            entered.clear();
+        }
+        entered.insert(account.clone(), Instant::now());
+    }
+}
+
+/// Accounts remembered by one process, so that the map stays bounded; forgetting one costs a call.
+const ENTERED_MAX: usize = 100_000;

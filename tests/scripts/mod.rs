@@ -1,0 +1,6 @@
+//! Each script's contract, fact by fact, on every store: in process, Redis, and what else this run can use.
+
+mod admit;
+mod bench;
+mod reserve;
+mod settle;
