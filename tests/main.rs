@@ -6,6 +6,7 @@
     clippy::wildcard_enum_match_arm,
     reason = "a test fails by panicking"
 )]
+#![allow(unreachable_pub, reason = "one binary: `pub` here means: for the other tests")]
 
 mod bounds;
 mod crash;

@@ -3,7 +3,6 @@
 //! Everything started here listens on loopback at a port the system chose, and dies with its handle. Fakes stop
 //! at the socket: a scripted peer is a real server, a store is a real server, and the gateway is the real program.
 #![allow(dead_code, reason = "each test file uses its own part of the harness")]
-#![allow(unreachable_pub, reason = "one test binary: `pub` here means: for the tests")]
 
 pub mod audio;
 pub mod client;
