@@ -13,8 +13,7 @@ use std::{
 };
 
 use mlua::{
-    Error, Function, HookTriggers, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value,
-    VmState,
+    Error, Function, HookTriggers, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value, VmState,
 };
 use sha1::{Digest, Sha1};
 
