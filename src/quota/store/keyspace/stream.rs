@@ -177,6 +177,11 @@ impl Terms {
             }
             rest = after;
         }
+        if limit && terms.trim.is_none() {
+            return Err(
+                "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy".into()
+            );
+        }
         if limit && !about {
             return Err("ERR syntax error, LIMIT cannot be used without the special ~ option".into());
         }
