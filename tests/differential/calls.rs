@@ -23,8 +23,12 @@ impl Call {
             Self::Command(words) => words,
             Self::Script { args, .. } => args,
         };
-        let timed = ["TTL", "PTTL", "PEXPIRETIME"];
-        if words.first().is_some_and(|name| timed.contains(&name.as_str())) { super::SLACK_MS } else { 0 }
+        let timed = ["TTL", "PTTL", "EXPIRETIME", "PEXPIRETIME"];
+        if words.first().is_some_and(|name| timed.contains(&name.to_uppercase().as_str())) {
+            super::SLACK_MS
+        } else {
+            0
+        }
     }
 }
 
