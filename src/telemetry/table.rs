@@ -67,6 +67,10 @@ impl Metric {
         Self { unit: Unit::Units, ..self }
     }
 
+    const fn in_bytes(self) -> Self {
+        Self { unit: Unit::Bytes, ..self }
+    }
+
     const fn in_seconds(self) -> Self {
         Self { unit: Unit::Seconds, ..self }
     }
@@ -99,6 +103,21 @@ pub const METRICS: &[Metric] = &[
     count("voxgate_unrecoverable_units_total", &["reason"], "Units whose fate the store has lost").in_units(),
     gauge("voxgate_store_up", &[], "1 while the store answers script calls"),
     count("voxgate_store_connects_total", &[], "Connections to the store that were opened"),
+    // Streams.
+    gauge("voxgate_streams_open", &[], "Streams that are open"),
+    count("voxgate_streams_total", &["ending"], "Streams that ended, by why"),
+    time("voxgate_stream_seconds", &[], "How long a stream lasted"),
+    time("voxgate_first_result_seconds", &[], "From the first audio of a stream to its first words"),
+    count("voxgate_chunks_total", &["decision"], "Audio messages by what was decided about them"),
+    count("voxgate_audio_seconds_total", &["stage"], "Audio by how far it came").in_seconds(),
+    count("voxgate_results_total", &["final"], "Transcripts sent to clients"),
+    gauge("voxgate_held_bytes", &[], "Audio held unpaid, of all streams together").in_bytes(),
+    count("voxgate_handshakes_refused_total", &["status"], "Handshakes refused, by HTTP status"),
+    count("voxgate_connections_turned_away_total", &["why"], "Connections closed before their handshake"),
+    count("voxgate_client_faults_total", &["kind"], "Messages of clients that made no sense"),
+    count("voxgate_empty_frames_total", &[], "Empty audio messages, which are ignored"),
+    count("voxgate_panics_total", &[], "Streams ended by a bug"),
+    count("voxgate_worker_messages_dropped_total", &["kind"], "Messages of workers that no client was sent"),
     // Workers.
     gauge("voxgate_worker_up", &["worker"], "1 while this worker is asked for new streams"),
     gauge("voxgate_worker_streams", &["worker"], "Streams that this worker has from this gateway"),
