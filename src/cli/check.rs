@@ -201,7 +201,9 @@ async fn store(config: &Config, findings: &mut Vec<Finding>) -> Vec<Latency> {
 }
 
 async fn probe(quota: &Quota) -> Result<Latency, StoreError> {
-    let mut times: Histogram<u64> = Histogram::new(3).map_err(|error| StoreError::Odd(error.to_string()))?;
+    let longest = u64::try_from(PROBES_LONGEST.as_nanos()).unwrap_or(u64::MAX);
+    let times = Histogram::<u64>::new_with_bounds(1, longest, 3);
+    let mut times = times.map_err(|error| StoreError::Odd(error.to_string()))?;
     let until = tokio::time::Instant::now() + PROBES_LONGEST;
     for _ in 0..PROBES {
         let took = quota.probe().await?;

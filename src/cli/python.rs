@@ -20,6 +20,8 @@ use super::{Failure, files, told};
 const READY: Duration = Duration::from_secs(120);
 /// How long it may take to end by itself.
 const END: Duration = Duration::from_secs(6);
+/// Stands between the name of a folder in the making and the number of the process that makes it.
+const PARTIAL: &str = ".partial-";
 /// Lines of a failed step that are shown.
 const TAIL_LINES: usize = 12;
 
@@ -83,7 +85,8 @@ async fn prepare(home: &Path) -> Result<PathBuf, Failure> {
     if python.exists() {
         return Ok(python);
     }
-    let partial = home.join(format!("{name}.partial-{}", std::process::id()));
+    sweep(home);
+    let partial = home.join(format!("{name}{PARTIAL}{}", std::process::id()));
     let built = build(&partial).await;
     let moved = match built {
         // Somebody else may have been faster; then theirs is as good.
@@ -97,6 +100,17 @@ async fn prepare(home: &Path) -> Result<PathBuf, Failure> {
     _ = std::fs::remove_dir_all(&partial);
     moved.map_err(|error| Failure::failed(format!("can't make {}: {error}", folder.display())))?;
     Ok(python)
+}
+
+/// Removes what runs that were cut short left behind.
+fn sweep(home: &Path) {
+    for entry in std::fs::read_dir(home).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let maker = name.to_str().and_then(|name| name.rsplit_once(PARTIAL)).map(|(_, maker)| maker);
+        if maker.is_some_and(|maker| !Path::new("/proc").join(maker).exists()) {
+            _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 async fn build(folder: &Path) -> Result<(), Failure> {
@@ -208,4 +222,22 @@ async fn launch(python: &Path, script: &Path, log: &Path) -> Result<WorkerProces
     let url =
         url.ok_or_else(|| failed("it said something else than that it is ready".to_owned()))?.to_owned();
     Ok(WorkerProcess { child, stdin, url })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PARTIAL, sweep};
+
+    #[test]
+    fn only_orphans_are_swept() {
+        let home = tempfile::tempdir().unwrap();
+        let own = format!("worker-1{PARTIAL}{}", std::process::id());
+        let names = [own.as_str(), "worker-1.partial-4999999", "worker-1", "worker.log"];
+        for name in names {
+            std::fs::create_dir(home.path().join(name)).unwrap();
+        }
+        sweep(home.path());
+        let left = names.map(|name| home.path().join(name).exists());
+        assert_eq!(left, [true, false, true, true]);
+    }
 }

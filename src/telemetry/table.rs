@@ -89,7 +89,6 @@ pub const METRICS: &[Metric] = &[
     count("voxgate_script_loads_total", &[], "Times the scripts were loaded into the store"),
     time("voxgate_probe_seconds", &["script"], "Script call at its largest allowed input on a private key"),
     gauge("voxgate_leases_open", &[], "Leases that this gateway holds"),
-    gauge("voxgate_lease_units_held", &[], "Units granted to the leases that this gateway holds").in_units(),
     count("voxgate_reserves_total", &["answer"], "Reserve calls by their answer"),
     count("voxgate_settles_total", &["answer"], "Settle calls by their answer"),
     gauge("voxgate_settles_pending", &[], "Settles that the store has not confirmed yet"),
@@ -166,6 +165,32 @@ mod tests {
             for label in metric.labels {
                 let banned = ["account", "session", "key", "path", "origin", "address", "tag"];
                 assert!(!banned.contains(label), "{} has the label {label}", metric.name);
+            }
+        }
+    }
+
+    /// Names are plain texts at the places that measure, so a name that is not in the table would go unseen.
+    #[test]
+    fn the_table_names_what_is_measured() {
+        let mut used = BTreeSet::new();
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        collect(&root, &mut used);
+        let declared: BTreeSet<String> = METRICS.iter().map(|metric| metric.name.to_owned()).collect();
+        assert_eq!(used.difference(&declared).collect::<Vec<_>>(), Vec::<&String>::new(), "not in the table");
+        assert_eq!(declared.difference(&used).collect::<Vec<_>>(), Vec::<&String>::new(), "never measured");
+    }
+
+    fn collect(folder: &std::path::Path, used: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(&path, used);
+            } else if !path.ends_with("telemetry/table.rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let names = text.split('"').filter(|part| {
+                    part.starts_with("voxgate_") && part.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+                });
+                used.extend(names.map(str::to_owned));
             }
         }
     }
