@@ -46,6 +46,10 @@ pub const SECONDS: &[f64] = &[
     0.007_5, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
 ];
 
+/// The same for streams, which last longer: 1 s to 4 h.
+pub const STREAM_SECONDS: &[f64] =
+    &[1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0];
+
 /// The recorder of this process, seen from whoever shows it.
 #[derive(Clone)]
 pub struct Metrics(PrometheusHandle);
@@ -88,10 +92,13 @@ impl std::fmt::Debug for Metrics {
 }
 
 fn builder() -> PrometheusBuilder {
-    let builder = PrometheusBuilder::new();
-    builder
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)
-        .expect("the list of buckets is not empty")
+    let lists = [
+        (Matcher::Suffix("_seconds".to_owned()), SECONDS),
+        (Matcher::Full("voxgate_stream_seconds".to_owned()), STREAM_SECONDS),
+    ];
+    lists.into_iter().fold(PrometheusBuilder::new(), |builder, (matcher, buckets)| {
+        builder.set_buckets_for_metric(matcher, buckets).expect("no list of buckets is empty")
+    })
 }
 
 /// Tells the recorder what each metric means, and sets those that only say what runs here.

@@ -85,3 +85,36 @@ async fn converse(stream: TcpStream, peer: SocketAddr, router: Router, stop: Can
         tracing::debug!(%error, "admin connection broke");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::serve;
+    use axum::Router;
+    use axum::extract::ConnectInfo;
+    use std::net::SocketAddr;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio_util::sync::CancellationToken;
+
+    #[tokio::test]
+    async fn answers_know_their_peer_until_the_stop() {
+        let router = Router::new().route(
+            "/",
+            axum::routing::get(async |ConnectInfo(peer): ConnectInfo<SocketAddr>| peer.ip().to_string()),
+        );
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+        let server = tokio::spawn(serve(listener, router, stop.clone()));
+
+        let mut idle = TcpStream::connect(address).await.unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("127.0.0.1"), "{answer}");
+
+        stop.cancel();
+        server.await.unwrap();
+        assert_eq!(idle.read(&mut [0; 8]).await.unwrap_or(0), 0, "an idle connection is closed");
+    }
+}

@@ -19,6 +19,7 @@ const STREAMS_MAX: u32 = 65_536;
 const WORKER_STREAMS_MAX: u32 = 65_536;
 const SESSION_LONGEST: Duration = Duration::from_secs(24 * 3600);
 const DRAIN_LONGEST: Duration = Duration::from_secs(3600);
+const HELD_BYTES_MAX: usize = 16 * 1024 * 1024 * 1024;
 const ENVELOPE_LONGEST: Duration = Duration::from_secs(3600);
 const RETENTION_LONGEST: Duration = Duration::from_secs(400 * 24 * 3600);
 const TOLERANCE_MAX: u64 = 60_000;
@@ -212,7 +213,7 @@ fn limits_of(reader: &mut Reader<'_>) -> Limits {
     let limits = Limits {
         streams_max: reader.whole32("limits.streams_max", 1..=STREAMS_MAX),
         per_address: reader.whole32("limits.per_address", 1..=STREAMS_MAX),
-        chunk_bytes: reader.size("limits.chunk_bytes", 256..=limits::CHUNK_BYTES_MAX),
+        held_bytes: reader.size("limits.held_bytes", limits::HOLD_BYTES_MAX..=HELD_BYTES_MAX),
         idle: reader.time("limits.idle", second..=limits::CLIENT_IDLE),
         session_longest: reader.time("limits.session_longest", second..=SESSION_LONGEST),
         drain: reader.time("limits.drain", Duration::ZERO..=DRAIN_LONGEST),

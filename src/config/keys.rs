@@ -82,7 +82,7 @@ pub(super) const KEYS: &[Key] = &[
     key("workers[].token_file", Kind::Text, "", "File that holds the token sent to it"),
     key("limits.streams_max", Kind::Whole, "4096", "Live streams of this gateway"),
     key("limits.per_address", Kind::Whole, "256", "Live streams from one client address"),
-    key("limits.chunk_bytes", Kind::Size, "64KiB", "Largest audio message"),
+    key("limits.held_bytes", Kind::Size, "256MiB", "Audio held unpaid for all streams together"),
     key("limits.idle", Kind::Time, "10s", "Silence, without audio or KeepAlive, that ends a stream"),
     key("limits.session_longest", Kind::Time, "4h", "How long one stream may last"),
     key("limits.drain", Kind::Time, "30s", "How long live streams may go on after SIGTERM"),

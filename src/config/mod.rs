@@ -22,9 +22,13 @@ pub use values::{Secret, StoreUrl, mask_url, parse_size, parse_time, show_size, 
 
 use settings::Settings;
 
+use crate::gateway;
 use crate::quota;
 use crate::units::Units;
 use crate::worker::WorkerSpec;
+
+/// Price of one second of audio of a model without a tariff: one unit is one millisecond.
+const UNITS_PER_SECOND: u32 = 1000;
 
 /// Everything the program may be told, checked.
 #[derive(Clone, Debug)]
@@ -99,8 +103,8 @@ pub struct Limits {
     pub streams_max: u32,
     /// Live streams from one client address.
     pub per_address: u32,
-    /// Largest audio message, in bytes.
-    pub chunk_bytes: usize,
+    /// Audio held unpaid for all streams together, in bytes.
+    pub held_bytes: usize,
     /// Silence that ends a stream.
     pub idle: Duration,
     /// How long one stream may last.
@@ -168,7 +172,7 @@ impl Config {
 
     /// Units per second of audio of a model.
     pub fn units_per_second(&self, model: &str) -> u32 {
-        self.models.get(model).copied().unwrap_or(1000)
+        self.models.get(model).copied().unwrap_or(UNITS_PER_SECOND)
     }
 
     /// What the money room wants to know.
@@ -181,6 +185,22 @@ impl Config {
             epsilon: Units::saturating(self.quota.tolerance),
             retention: self.quota.retention,
             ..quota::Settings::default()
+        }
+    }
+
+    /// What the gateway room wants to know.
+    pub fn gateway_settings(&self) -> gateway::Settings {
+        gateway::Settings {
+            listen: self.listen.address,
+            connections_max: usize::try_from(self.limits.streams_max).unwrap_or(usize::MAX),
+            connections_per_address_max: usize::try_from(self.limits.per_address).unwrap_or(usize::MAX),
+            origins: self.listen.origins.clone(),
+            client_idle: self.limits.idle,
+            stream_longest: self.limits.session_longest,
+            held_bytes_max: self.limits.held_bytes,
+            units_per_second: UNITS_PER_SECOND,
+            prices: self.models.iter().map(|(model, price)| (model.clone(), *price)).collect(),
+            ..gateway::Settings::default()
         }
     }
 

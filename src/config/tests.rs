@@ -26,14 +26,14 @@ fn nothing_said_is_a_configuration() {
 
 #[test]
 fn every_fault_is_told_at_once() {
-    let text = "[listen]\naddress = \"nowhere\"\n[limits]\nidel = \"5s\"\nidle = 5\nchunk_bytes = \"1MiB\"\n\
+    let text = "[listen]\naddress = \"nowhere\"\n[limits]\nidel = \"5s\"\nidle = 5\nheld_bytes = \"1MiB\"\n\
                 [[workers]]\nname = \"a b\"\n[stroe]\nurl = \"x\"\n[models]\nnova-3 = 0\n";
     let faults = load(text, &[("VOXGATE_QUOTA__SHARE", "0"), ("VOXGATE_QUOTA__SHAER", "1")]).unwrap_err();
     for line in [
         "f:2: listen.address: \"nowhere\" is not allowed; must be an IP address and a port",
         "f:4: limits.idel: unknown key; did you mean `limits.idle`?",
         "f:5: limits.idle: a number without a unit; must be a time with its unit",
-        "f:6: limits.chunk_bytes: \"1MiB\" is not allowed; must be a size with its unit from 256B to 64KiB",
+        "f:6: limits.held_bytes: \"1MiB\" is not allowed; must be a size with its unit from 2MiB to 16384MiB",
         "f:7: workers[0].url: missing",
         "f:8: workers[0].name: \"a b\" is not allowed",
         "f:9: stroe: unknown section; did you mean `store`?",

@@ -67,6 +67,10 @@ impl Metric {
         Self { unit: Unit::Units, ..self }
     }
 
+    const fn in_bytes(self) -> Self {
+        Self { unit: Unit::Bytes, ..self }
+    }
+
     const fn in_seconds(self) -> Self {
         Self { unit: Unit::Seconds, ..self }
     }
@@ -85,7 +89,6 @@ pub const METRICS: &[Metric] = &[
     count("voxgate_script_loads_total", &[], "Times the scripts were loaded into the store"),
     time("voxgate_probe_seconds", &["script"], "Script call at its largest allowed input on a private key"),
     gauge("voxgate_leases_open", &[], "Leases that this gateway holds"),
-    gauge("voxgate_lease_units_held", &[], "Units granted to the leases that this gateway holds").in_units(),
     count("voxgate_reserves_total", &["answer"], "Reserve calls by their answer"),
     count("voxgate_settles_total", &["answer"], "Settle calls by their answer"),
     gauge("voxgate_settles_pending", &[], "Settles that the store has not confirmed yet"),
@@ -99,6 +102,21 @@ pub const METRICS: &[Metric] = &[
     count("voxgate_unrecoverable_units_total", &["reason"], "Units whose fate the store has lost").in_units(),
     gauge("voxgate_store_up", &[], "1 while the store answers script calls"),
     count("voxgate_store_connects_total", &[], "Connections to the store that were opened"),
+    // Streams.
+    gauge("voxgate_streams_open", &[], "Streams that are open"),
+    count("voxgate_streams_total", &["ending"], "Streams that ended, by why"),
+    time("voxgate_stream_seconds", &[], "How long a stream lasted"),
+    time("voxgate_first_result_seconds", &[], "From the first audio of a stream to its first words"),
+    count("voxgate_chunks_total", &["decision"], "Audio messages by what was decided about them"),
+    count("voxgate_audio_seconds_total", &["stage"], "Audio by how far it came").in_seconds(),
+    count("voxgate_results_total", &["final"], "Transcripts sent to clients"),
+    gauge("voxgate_held_bytes", &[], "Audio held unpaid, of all streams together").in_bytes(),
+    count("voxgate_handshakes_refused_total", &["status"], "Handshakes refused, by HTTP status"),
+    count("voxgate_connections_turned_away_total", &["why"], "Connections closed before their handshake"),
+    count("voxgate_client_faults_total", &["kind"], "Messages of clients that made no sense"),
+    count("voxgate_empty_frames_total", &[], "Empty audio messages, which are ignored"),
+    count("voxgate_panics_total", &[], "Streams ended by a bug"),
+    count("voxgate_worker_messages_dropped_total", &["kind"], "Messages of workers that no client was sent"),
     // Workers.
     gauge("voxgate_worker_up", &["worker"], "1 while this worker is asked for new streams"),
     gauge("voxgate_worker_streams", &["worker"], "Streams that this worker has from this gateway"),
@@ -147,6 +165,32 @@ mod tests {
             for label in metric.labels {
                 let banned = ["account", "session", "key", "path", "origin", "address", "tag"];
                 assert!(!banned.contains(label), "{} has the label {label}", metric.name);
+            }
+        }
+    }
+
+    /// Names are plain texts at the places that measure, so a name that is not in the table would go unseen.
+    #[test]
+    fn the_table_names_what_is_measured() {
+        let mut used = BTreeSet::new();
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        collect(&root, &mut used);
+        let declared: BTreeSet<String> = METRICS.iter().map(|metric| metric.name.to_owned()).collect();
+        assert_eq!(used.difference(&declared).collect::<Vec<_>>(), Vec::<&String>::new(), "not in the table");
+        assert_eq!(declared.difference(&used).collect::<Vec<_>>(), Vec::<&String>::new(), "never measured");
+    }
+
+    fn collect(folder: &std::path::Path, used: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(&path, used);
+            } else if !path.ends_with("telemetry/table.rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let names = text.split('"').filter(|part| {
+                    part.starts_with("voxgate_") && part.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+                });
+                used.extend(names.map(str::to_owned));
             }
         }
     }
