@@ -244,3 +244,42 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
 fn address(listener: &TcpListener) -> Result<SocketAddr, Failure> {
     listener.local_addr().map_err(|error| Failure::failed(format!("a listener without an address: {error}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Server, Signals};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use voxgate::config::{Config, Sources};
+
+    async fn get(address: std::net::SocketAddr, path: &str) -> String {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn a_server_starts_and_drains() {
+        let flags = vec![
+            ("listen.address", "127.0.0.1:0".to_owned()),
+            ("admin.address", "127.0.0.1:0".to_owned()),
+            ("admin.token", "0123456789abcdef".to_owned()),
+        ];
+        let config = Config::load(&Sources { flags, ..Sources::default() }).unwrap();
+        let server = Server::start(&config).await.unwrap();
+        let (public, admin) = (server.public, server.admin);
+
+        assert!(get(admin, "/healthz").await.starts_with("HTTP/1.1 200"));
+        assert!(get(admin, "/readyz").await.contains("no healthy worker"));
+        assert!(get(admin, "/metrics").await.contains("voxgate_build_info"));
+        for path in ["/metrics", "/v1/accounts", "/debug", "//metrics", "/%6detrics", "/METRICS"] {
+            assert!(!get(public, path).await.starts_with("HTTP/1.1 2"), "{path} on the public side");
+        }
+
+        server.stop(&mut Signals::new().unwrap()).await.unwrap();
+        assert!(tokio::net::TcpStream::connect(admin).await.is_err());
+        assert!(tokio::net::TcpStream::connect(public).await.is_err());
+    }
+}
