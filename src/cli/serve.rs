@@ -17,7 +17,7 @@ use voxgate::telemetry::{self, Metrics};
 use voxgate::worker::{self, Pool};
 
 use super::store::{Grade, inspect};
-use super::{ConfigArgs, Failure};
+use super::{ConfigArgs, Failure, fit};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -100,7 +100,7 @@ impl Server {
     /// Starts every part. When this fails, nothing is left running.
     pub(super) async fn start(config: &Config) -> Result<Self, Failure> {
         let metrics = Metrics::install();
-        let quota = Quota::new(Store::open(config.store.url.address())?, config.quota_settings());
+        let quota = Quota::new(Store::open(config.store.url.address())?, fit::quota_settings(config));
         refuse_unsafe_store(&quota, config).await?;
         let listener = bind(config.admin.address).await?;
         let admin_address = address(&listener)?;
@@ -108,7 +108,7 @@ impl Server {
         let pool = Pool::new(config.workers.clone(), worker::Settings::default());
         let healthy = pool.clone();
         let readiness = Readiness::new(move || usize::from(healthy.ready()));
-        let gateway = Gateway::start(config.gateway_settings(), quota.clone(), pool).await;
+        let gateway = Gateway::start(fit::gateway_settings(config), quota.clone(), pool).await;
         let gateway = gateway.map_err(|error| {
             Failure::unavailable(format!("can't listen on {}: {error}", config.listen.address))
         })?;
