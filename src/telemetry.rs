@@ -8,11 +8,29 @@ use std::io::IsTerminal as _;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{Log, LogFormat};
-
 mod table;
 
 pub use table::{Kind, METRICS, Metric, Unit};
+
+/// What is logged, and how.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// How lines look.
+    pub format: LogFormat,
+    /// A level or filters, as [`filter`] takes them.
+    pub level: String,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Pretty on a terminal, JSON elsewhere.
+    Auto,
+    /// One JSON object per line.
+    Json,
+    /// For people.
+    Pretty,
+}
 
 /// Reads log filters: a level, or such as `voxgate=debug,info`. `None` if they make no sense.
 pub fn filter(text: &str) -> Option<EnvFilter> {
