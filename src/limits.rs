@@ -29,8 +29,33 @@ pub const TEXT_BYTES_MAX: usize = 16 * 1024;
 pub const HOLD_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Header of an audio container that may be pending before it is refused, in bytes.
 pub const AUDIO_HEADER_BYTES_MAX: usize = 64 * 1024;
+/// Most audio in one message, in seconds. Larger ones come from a wrong `sample_rate`, not from a microphone,
+/// and would take an envelope in one step.
+pub const CHUNK_SECONDS_MAX: u32 = 30;
+/// Lowest sample rate that is believed, in Hz; speech below it is noise, so a lower figure is a mistake.
+pub const SAMPLE_RATE_MIN: u32 = 1_000;
+/// Highest sample rate that is believed, in Hz; no sound card goes beyond it.
+pub const SAMPLE_RATE_MAX: u32 = 384_000;
+/// Most interleaved channels of one stream, the figure that the dialect documents.
+pub const CHANNELS_MAX: u16 = 20;
 /// Largest request target (path and query) of a handshake, in bytes.
 pub const TARGET_BYTES_MAX: usize = 8 * 1024;
+/// Parameters in one query; SDKs send about ten, key terms and tags the rest.
+pub const QUERY_PARAMETERS_MAX: usize = 200;
+/// Key terms in one query; models bias by a few hundred tokens at most.
+pub const KEYTERMS_MAX: usize = 100;
+/// Tags in one query; they are kept in the ledger row.
+pub const TAGS_MAX: usize = 20;
+/// Longest tag, in characters.
+pub const TAG_CHARS_MAX: usize = 128;
+/// Longest `extra` pair, in characters.
+pub const EXTRA_CHARS_MAX: usize = 2048;
+/// Longest model name, in bytes.
+pub const MODEL_BYTES_MAX: usize = 128;
+/// Longest API key, in bytes; ours are far shorter.
+pub const KEY_BYTES_MAX: usize = 256;
+/// Longest signed token, in bytes: its claims name an account, a session, a cap and an expiry.
+pub const TOKEN_BYTES_MAX: usize = 2048;
 /// Largest message accepted from a worker, in bytes.
 pub const WORKER_TEXT_BYTES_MAX: usize = 1024 * 1024;
 /// Read and write buffer of a client socket, in bytes (the library's own default is 128 KiB each).
@@ -40,6 +65,9 @@ pub const CLIENT_BACKLOG_BYTES_MAX: usize = 256 * 1024;
 /// Audio queued to a worker beyond what its socket takes, in bytes.
 pub const LINK_BYTES_MAX: usize = 256 * 1024;
 
+const _: () = assert!(QUERY_PARAMETERS_MAX > KEYTERMS_MAX + TAGS_MAX);
+const _: () = assert!(TOKEN_BYTES_MAX < TARGET_BYTES_MAX);
+
 /// From accept to a complete request head.
 pub const HEAD_TIME: Duration = Duration::from_secs(10);
 /// Silence (no audio, no `KeepAlive`) that ends a stream: close 1011 `NET-0001`.
@@ -48,10 +76,41 @@ pub const CLIENT_IDLE: Duration = Duration::from_secs(10);
 pub const LEASE_IDLE: Duration = Duration::from_secs(30);
 /// How long a worker may take to accept a connection.
 pub const WORKER_CONNECT: Duration = Duration::from_secs(5);
+/// Workers asked for one link before the stream learns that there is none.
+pub const LINK_TRIES: u32 = 3;
+/// Silence towards a worker after which it is told that the stream still lives; workers cut off after 10 s.
+pub const WORKER_KEEP_ALIVE: Duration = Duration::from_secs(4);
 /// How long a worker may take for its last words after the end of the audio.
 pub const WORKER_FLUSH: Duration = Duration::from_secs(10);
 /// How long the final words may take when a budget ends in mid-stream.
 pub const QUOTA_FLUSH: Duration = Duration::from_secs(2);
+/// Silence of a client after which it is pinged; after twice as much it counts as gone.
+pub const CLIENT_PING: Duration = Duration::from_secs(20);
+/// How long what a client is sent may not move before its stream is ended (1013).
+pub const CLIENT_STUCK: Duration = Duration::from_secs(10);
+/// How long there may be no room for a client's audio before its stream is ended (1008 `RATE-0000`).
+pub const HOLD_STUCK: Duration = Duration::from_secs(15);
+/// Messages without audio (pings, empty frames, control texts) that a client may send in [`FLOOD_WINDOW`]; SDKs
+/// send a few in that time, an attacker thousands.
+pub const FLOOD_MESSAGES_MAX: u32 = 1_000;
+/// The window of [`FLOOD_MESSAGES_MAX`].
+pub const FLOOD_WINDOW: Duration = Duration::from_secs(10);
+/// Messages that make no sense before a stream is ended.
+pub const CLIENT_FAULTS_MAX: u32 = 5;
+/// Largest request head, in bytes: the target and room for the headers that SDKs and proxies add.
+pub const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// Most headers of a request.
+pub const HEADERS_MAX: usize = 100;
+/// Credentials that are remembered, so that a crowd that returns does not ask the store each time.
+pub const CREDENTIALS_MAX: usize = 1_024;
+/// How long a credential is remembered: with [`HEARTBEAT`] it bounds how late a revocation is seen.
+pub const CREDENTIAL_AGE: Duration = Duration::from_secs(5);
+/// How long a refusal for lack of budget is repeated without asking the store.
+pub const REFUSAL_AGE: Duration = Duration::from_secs(1);
+/// From the end of the patience of a drain to the last stream's end: its words, its settle, its closing.
+pub const DRAIN_END: Duration = Duration::from_secs(20);
+const _: () = assert!(DRAIN_END.as_secs() > WORKER_FLUSH.as_secs() + CLIENT_CLOSE.as_secs());
+const _: () = assert!(TARGET_BYTES_MAX < HEAD_BYTES_MAX);
 /// How long the gateway waits for the client's half of the closing handshake.
 pub const CLIENT_CLOSE: Duration = Duration::from_secs(5);
 

@@ -11,6 +11,7 @@
 mod bounds;
 mod crash;
 mod deepgram;
+mod differential;
 mod harness;
 mod harness_facts;
 mod money;

@@ -21,7 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("quota", &["ending", "limits", "units", "telemetry"]),
     ("wire", &["audio", "ending", "limits", "units"]),
     ("audio", &["ending", "limits", "units"]),
-    ("config", &["ending", "limits", "units", "telemetry"]),
+    ("config", &["ending", "limits", "units", "telemetry", "quota", "worker", "gateway"]),
     ("telemetry", &["ending", "limits", "units"]),
     ("ending", &[]),
     ("limits", &[]),

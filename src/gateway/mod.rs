@@ -1,1 +1,220 @@
-//! Placeholder of the gateway room; filled in the next commits.
+//! The public side: listener, handshake, and one task for each stream that carries audio and words.
+//!
+//! A stream's task joins three futures: [`uplink`] reads the client at once and holds what is not paid for, [`purse`]
+//! pays for it and hands it to a worker, [`downlink`] carries the words back. [`session`] opens, joins and settles
+//! them. Nothing is forwarded that was not admitted; nothing admitted is lost from the books.
+
+mod answer;
+mod auth;
+mod clocks;
+mod downlink;
+mod front;
+mod handshake;
+mod hold;
+mod meters;
+mod pages;
+mod purse;
+mod session;
+mod socket;
+mod stop;
+mod uplink;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::auth::Auth;
+use self::hold::HeldBytes;
+use self::meters::Meters;
+use crate::limits;
+use crate::quota::Quota;
+use crate::worker::Pool;
+
+/// A running gateway. Dropping it stops nothing: call [`Gateway::drain`].
+#[derive(Clone)]
+pub struct Gateway {
+    core: Arc<Core>,
+    address: SocketAddr,
+}
+
+impl Gateway {
+    /// Listens, and serves from now on.
+    ///
+    /// # Errors
+    /// The address can't be listened on.
+    pub async fn start(settings: Settings, quota: Quota, pool: Pool) -> io::Result<Self> {
+        let listener = TcpListener::bind(settings.listen).await?;
+        let address = listener.local_addr()?;
+        let core = Arc::new(Core::new(settings, quota, pool));
+        core.connections.spawn(front::serve(Arc::clone(&core), listener));
+        let watched = core.pool.clone();
+        let shut = core.shut.clone();
+        core.tasks.spawn(async move { watched.watch(shut).await });
+        Ok(Self { core, address })
+    }
+
+    /// Where it listens; tells the port if the settings left it open.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether new streams are taken: not draining, and a worker is well. The store's health is the quota room's.
+    pub fn ready(&self) -> bool {
+        self.core.is_open() && self.core.pool.ready()
+    }
+
+    /// Streams that are open.
+    pub fn streams(&self) -> usize {
+        self.core.streams.len()
+    }
+
+    /// Takes no new streams, gives running ones `patience` to end by themselves, then ends them with their last
+    /// words, waits for every settle, and stops listening. Takes at most `patience`, [`limits::DRAIN_END`] and a
+    /// few seconds for settles. Meant to be called once.
+    pub async fn drain(&self, patience: Duration) -> DrainReport {
+        let core = &self.core;
+        core.closed.store(true, Ordering::Release);
+        core.streams.close();
+        let running = core.streams.len();
+        let finished = tokio::select! { biased;
+            () = core.streams.wait() => true,
+            () = core.leave.cancelled() => false,
+            () = tokio::time::sleep(patience) => false,
+        };
+        let cut = if finished { 0 } else { core.streams.len() };
+        core.leave.cancel();
+        let _ = tokio::time::timeout(limits::DRAIN_END, core.streams.wait()).await;
+        let abandoned = core.streams.len();
+        core.shut.cancel();
+        core.tasks.close();
+        core.connections.close();
+        let _ = tokio::time::timeout(SHUT, async {
+            tokio::join!(core.tasks.wait(), core.connections.wait());
+        })
+        .await;
+        let unsettled = core.quota.drain(SETTLE).await;
+        DrainReport { running, cut, abandoned, unsettled }
+    }
+
+    /// Ends the patience of a drain at once: a second signal.
+    pub fn hurry(&self) {
+        self.core.leave.cancel();
+    }
+}
+
+/// What a drain came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainReport {
+    /// Streams that were open when it began.
+    pub running: usize,
+    /// Streams that were ended by it.
+    pub cut: usize,
+    /// Streams that did not end in time; their envelopes are left to the reaper.
+    pub abandoned: usize,
+    /// Settles that got no answer in time; left to the reaper.
+    pub unsettled: u64,
+}
+
+/// What an operator can set about the public side.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Most connections at once.
+    pub connections_max: usize,
+    /// Most connections at once from one address.
+    pub connections_per_address_max: usize,
+    /// Origins (`https://app.example`) whose pages may open streams with a subprotocol credential, beside the
+    /// gateway's own page; `*` allows all.
+    pub origins: Vec<String>,
+    /// Silence that ends a stream; at most [`limits::CLIENT_IDLE`] unless the operator knows better.
+    pub client_idle: Duration,
+    /// Longest stream.
+    pub stream_longest: Duration,
+    /// Unpaid audio held for all streams together, in bytes.
+    pub held_bytes_max: usize,
+    /// Whether `Metadata` tells the SHA-256 of the audio.
+    pub sha256: bool,
+    /// Price of one second of one channel, in units, of models without an own one.
+    pub units_per_second: u32,
+    /// Prices by model.
+    pub prices: HashMap<String, u32>,
+}
+
+impl Settings {
+    fn price(&self, model: &str) -> u32 {
+        self.prices.get(model).copied().unwrap_or(self.units_per_second)
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            connections_max: 10_000,
+            connections_per_address_max: 10_000,
+            origins: Vec::new(),
+            client_idle: limits::CLIENT_IDLE,
+            stream_longest: Duration::from_secs(12 * 3600),
+            held_bytes_max: 256 * 1024 * 1024,
+            sha256: true,
+            units_per_second: 1000,
+            prices: HashMap::new(),
+        }
+    }
+}
+
+/// What every part of the room works with.
+struct Core {
+    settings: Settings,
+    quota: Quota,
+    pool: Pool,
+    auth: Auth,
+    meters: Meters,
+    held: Arc<HeldBytes>,
+    /// No new streams.
+    closed: AtomicBool,
+    /// Streams must end now.
+    leave: CancellationToken,
+    /// No more connections.
+    shut: CancellationToken,
+    streams: TaskTracker,
+    connections: TaskTracker,
+    /// The pool's watch, and goodbyes to workers.
+    tasks: TaskTracker,
+}
+
+impl Core {
+    fn new(settings: Settings, quota: Quota, pool: Pool) -> Self {
+        Self {
+            held: Arc::new(HeldBytes::new(settings.held_bytes_max)),
+            settings,
+            quota,
+            pool,
+            auth: Auth::default(),
+            meters: Meters::new(),
+            closed: AtomicBool::new(false),
+            leave: CancellationToken::new(),
+            shut: CancellationToken::new(),
+            streams: TaskTracker::new(),
+            connections: TaskTracker::new(),
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        !self.closed.load(Ordering::Acquire)
+    }
+}
+
+/// For idle connections and goodbyes to end after the last stream.
+const SHUT: Duration = Duration::from_secs(2);
+/// For the last settles.
+const SETTLE: Duration = Duration::from_secs(5);

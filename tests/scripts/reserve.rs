@@ -1,6 +1,7 @@
 //! `lua/reserve.lua`: envelopes out of a budget.
 
-use voxgate::quota::script::{Entry, Reserve, Reserved, Why};
+use voxgate::quota::answer::{Entry, Reserved, Why};
+use voxgate::quota::script::Reserve;
 use voxgate::quota::store::Reply;
 
 use super::bench::{Bench, Stores, ask, leave, units};

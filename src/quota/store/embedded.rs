@@ -237,7 +237,7 @@ impl Room {
         for key in keys(verb, words) {
             self.scope.check(key)?;
         }
-        self.space.call(verb, words)
+        self.space.call(verb, words).map_err(one_line)
     }
 }
 
@@ -283,7 +283,15 @@ fn add(sum: i64, more: usize) -> i64 {
 }
 
 fn refused(fault: Fault) -> StoreError {
-    StoreError::from_text(&fault)
+    StoreError::from_text(&one_line(fault))
+}
+
+/// An error as the protocol carries it.
+fn one_line(fault: Fault) -> Fault {
+    if !fault.contains(['\r', '\n']) {
+        return fault;
+    }
+    fault.trim_matches(['\r', '\n']).replace(['\r', '\n'], " ").into()
 }
 
 fn wrong_number(name: &str) -> Fault {

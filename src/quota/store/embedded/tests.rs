@@ -8,7 +8,6 @@ fn store() -> (Embedded, Arc<AtomicU64>) {
 }
 
 fn script(text: &'static str) -> Script {
-    use sha1::{Digest as _, Sha1};
     Script::new("test", text.to_owned())
 }
 

@@ -95,7 +95,7 @@ fn find(name: &[u8]) -> Option<&'static Verb> {
         b"TTL" => row!("ttl", 2, 2, false, First, keys::ttl),
         b"PTTL" => row!("pttl", 2, 2, false, First, keys::pttl),
         b"PEXPIRETIME" => row!("pexpiretime", 2, 2, false, First, keys::pexpiretime),
-        b"PING" => row!("ping", 1, 2, false, Nothing, keys::ping),
+        b"PING" => row!("ping", 1, ANY, false, Nothing, keys::ping),
         b"TIME" => row!("time", 1, 1, false, Nothing, keys::time),
         _ => None,
     }

@@ -24,7 +24,11 @@ pub(super) fn kind(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
 }
 
 pub(super) fn ping(_: &mut Keyspace, words: &[&[u8]]) -> Answer {
-    Ok(words.get(1).map_or_else(|| Reply::Status("PONG".to_owned()), |word| Reply::Bulk(word.to_vec())))
+    match words {
+        [_] => Ok(Reply::Status("PONG".to_owned())),
+        [_, word] => Ok(Reply::Bulk(word.to_vec())),
+        _ => Err("ERR wrong number of arguments for 'ping' command".into()),
+    }
 }
 
 pub(super) fn time(space: &mut Keyspace, _: &[&[u8]]) -> Answer {

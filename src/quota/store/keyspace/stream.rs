@@ -142,8 +142,7 @@ impl Terms {
         let mut about = false;
         let mut limit = false;
         let mut rest = words;
-        loop {
-            let [word, after @ ..] = rest else { break };
+        while let [word, after @ ..] = rest {
             match word.to_ascii_uppercase().as_slice() {
                 b"NOMKSTREAM" if adding => terms.no_make = true,
                 b"LIMIT" if !after.is_empty() => {
@@ -177,6 +176,11 @@ impl Terms {
                 _ => return Err(SYNTAX),
             }
             rest = after;
+        }
+        if limit && terms.trim.is_none() {
+            return Err(
+                "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy".into()
+            );
         }
         if limit && !about {
             return Err("ERR syntax error, LIMIT cannot be used without the special ~ option".into());

@@ -1,0 +1,496 @@
+//! One connection to a worker: what was paid for goes out in order, its words come back.
+//!
+//! The two halves are used by two futures of one task. [`Link::next`] drives the socket both ways, so that a worker
+//! that does not read never stops its own words; [`Feed`] waits for room and hands audio over. [`Feed::put`] is done
+//! when the operating system has the bytes, so whoever pays knows what was delivered and what was not. Never drops or
+//! reorders: text waits in the same queue as audio.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
+use http::header::{AUTHORIZATION, HOST};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::client::{Request, generate_key};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
+
+use super::{Slot, WorkerSpec};
+use crate::limits;
+use crate::wire::deepgram::ToWorker;
+
+/// The socket's half of a connection. Dropping it closes the connection and frees the worker's place.
+#[derive(Debug)]
+pub struct Link {
+    socket: WebSocketStream<TcpStream>,
+    queue: Arc<Queue>,
+    slot: Slot,
+    /// Something was written into the socket's buffer and is not flushed yet.
+    unflushed: bool,
+    /// Whether `CloseStream` went out: an end after it is no failure.
+    finished: bool,
+    last_sent: Instant,
+    quiet: std::pin::Pin<Box<Sleep>>,
+}
+
+impl Link {
+    pub(super) fn new(socket: WebSocketStream<TcpStream>, slot: Slot) -> Self {
+        Self {
+            socket,
+            queue: Arc::default(),
+            slot,
+            unflushed: false,
+            finished: false,
+            last_sent: Instant::now(),
+            quiet: Box::pin(tokio::time::sleep(limits::WORKER_KEEP_ALIVE)),
+        }
+    }
+
+    /// The handing-over half. One at a time is used.
+    pub fn feed(&self) -> Feed {
+        Feed { queue: Arc::clone(&self.queue) }
+    }
+
+    /// The worker's name.
+    pub fn worker(&self) -> &str {
+        self.slot.name()
+    }
+
+    /// The worker's next message; meanwhile writes what is handed over, answers pings, and says `KeepAlive` when
+    /// there was nothing to send for [`limits::WORKER_KEEP_ALIVE`]. Cancel safe.
+    pub async fn next(&mut self) -> FromWorker {
+        let told = poll_fn(|cx| self.poll(cx)).await;
+        match &told {
+            FromWorker::Text(_) | FromWorker::Junk { .. } => {}
+            FromWorker::Closed { .. } => self.queue.close(),
+            FromWorker::Lost => {
+                self.queue.close();
+                if !self.finished {
+                    self.slot.failed();
+                }
+            }
+        }
+        told
+    }
+
+    /// Says goodbye, for at most `patience`, and drops the connection.
+    pub async fn close(mut self, patience: Duration) {
+        self.queue.close();
+        let goodbye = async {
+            self.socket.close(None).await?;
+            while self.socket.next().await.transpose()?.is_some() {}
+            Ok::<(), Error>(())
+        };
+        let _ = tokio::time::timeout(patience, goodbye).await;
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<FromWorker> {
+        loop {
+            if self.poll_write(cx).is_err() {
+                return Poll::Ready(FromWorker::Lost);
+            }
+            let message = match self.socket.poll_next_unpin(cx) {
+                Poll::Ready(message) => message,
+                Poll::Pending => return self.poll_quiet(cx),
+            };
+            match message {
+                Some(Ok(Message::Text(text))) => return Poll::Ready(FromWorker::Text(text)),
+                Some(Ok(Message::Binary(junk))) => {
+                    return Poll::Ready(FromWorker::Junk { bytes: junk.len() });
+                }
+                // The library answers pings by itself at the next poll.
+                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+                Some(Ok(Message::Close(frame))) => {
+                    let code = frame.map(|frame| u16::from(frame.code));
+                    return Poll::Ready(FromWorker::Closed { code });
+                }
+                Some(Err(_)) | None => return Poll::Ready(FromWorker::Lost),
+            }
+        }
+    }
+
+    /// Moves what waits into the socket, and out of it in one flush.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        while let Poll::Ready(ready) = self.socket.poll_ready_unpin(cx) {
+            ready?;
+            let Some(message) = self.queue.pop(cx) else { break };
+            self.finished |= matches!(message, Waiting::Finish(_));
+            self.socket.start_send_unpin(message.into())?;
+            self.last_sent = Instant::now();
+            self.unflushed = true;
+        }
+        if self.unflushed
+            && let Poll::Ready(flushed) = self.socket.poll_flush_unpin(cx)
+        {
+            flushed?;
+            self.unflushed = false;
+            self.queue.flushed();
+        }
+        Ok(())
+    }
+
+    fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Poll<FromWorker> {
+        while self.quiet.poll_unpin(cx).is_ready() {
+            let due = self.last_sent + limits::WORKER_KEEP_ALIVE;
+            if due <= Instant::now() {
+                self.last_sent = Instant::now();
+                if !self.finished && !self.unflushed {
+                    self.queue.push(Waiting::Text(ToWorker::KeepAlive.text().into()));
+                    cx.waker().wake_by_ref();
+                }
+            }
+            self.quiet.as_mut().reset(self.last_sent + limits::WORKER_KEEP_ALIVE);
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+/// What a worker sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FromWorker {
+    /// A text message, at most [`limits::WORKER_TEXT_BYTES_MAX`] bytes.
+    Text(Utf8Bytes),
+    /// A binary message, which no dialect of ours has.
+    Junk {
+        /// Its size.
+        bytes: usize,
+    },
+    /// It said goodbye.
+    Closed {
+        /// Its close code, if it gave one.
+        code: Option<u16>,
+    },
+    /// The connection broke, or the worker broke the protocol.
+    Lost,
+}
+
+/// The uplink's half of a [`Link`].
+#[derive(Clone, Debug)]
+pub struct Feed {
+    queue: Arc<Queue>,
+}
+
+impl Feed {
+    /// Waits until the socket has taken everything handed over before. Cancel safe.
+    pub async fn room(&self) -> Result<(), WorkerGone> {
+        poll_fn(|cx| self.queue.poll_empty(cx)).await
+    }
+
+    /// Hands chunks over, in order, one message each; done when the socket has taken the last one.
+    ///
+    /// # Errors
+    /// The connection broke; tells how many leading chunks the socket had taken. Dropped half way, it leaves the rest
+    /// in the queue: call [`Feed::take_back`].
+    pub async fn put(&self, chunks: Vec<Bytes>) -> Result<(), Undelivered> {
+        let count = chunks.len();
+        for chunk in chunks {
+            self.queue.push(Waiting::Audio(chunk));
+        }
+        match self.room().await {
+            Ok(()) => Ok(()),
+            Err(WorkerGone) => Err(Undelivered { sent: count.saturating_sub(self.take_back()) }),
+        }
+    }
+
+    /// Removes the chunks that the socket has not taken; gives their number.
+    pub fn take_back(&self) -> usize {
+        self.queue.drain()
+    }
+
+    /// Hands a text message over, behind all audio before it. Lost silently when the connection is: the next
+    /// [`Feed::room`] tells.
+    pub fn say(&self, text: impl Into<Utf8Bytes>) {
+        self.queue.push(Waiting::Text(text.into()));
+    }
+
+    /// Hands over the message that ends the audio; the worker's end is no failure from then on.
+    pub fn finish(&self, text: impl Into<Utf8Bytes>) {
+        self.queue.push(Waiting::Finish(text.into()));
+    }
+}
+
+/// The connection is gone: nothing more can be handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerGone;
+
+/// The connection went before all chunks were taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Undelivered {
+    /// How many leading chunks the socket had taken.
+    pub sent: usize,
+}
+
+/// What is handed over and not yet taken by the socket. At most one batch of the uplink and a few short texts wait
+/// here, because whoever hands audio over waits for room first.
+#[derive(Debug, Default)]
+struct Queue {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    waiting: VecDeque<Waiting>,
+    /// Something was written that the operating system does not have yet.
+    written: bool,
+    closed: bool,
+    /// Who writes.
+    writer: Option<Waker>,
+    /// Who waits for room.
+    feeder: Option<Waker>,
+}
+
+impl Queue {
+    fn push(&self, message: Waiting) {
+        let mut inner = self.lock();
+        if inner.closed {
+            return;
+        }
+        inner.waiting.push_back(message);
+        if let Some(waker) = inner.writer.take() {
+            waker.wake();
+        }
+    }
+
+    /// The next message to write, or the promise to wake this task when there is one.
+    fn pop(&self, cx: &Context<'_>) -> Option<Waiting> {
+        let mut inner = self.lock();
+        let message = inner.waiting.pop_front();
+        match message {
+            Some(_) => inner.written = true,
+            None => remember(&mut inner.writer, cx),
+        }
+        message
+    }
+
+    /// The operating system has all that was written so far.
+    fn flushed(&self) {
+        let mut inner = self.lock();
+        inner.written = false;
+        if inner.waiting.is_empty()
+            && let Some(waker) = inner.feeder.take()
+        {
+            waker.wake();
+        }
+    }
+
+    fn poll_empty(&self, cx: &Context<'_>) -> Poll<Result<(), WorkerGone>> {
+        let mut inner = self.lock();
+        if inner.closed {
+            return Poll::Ready(Err(WorkerGone));
+        }
+        if inner.waiting.is_empty() && !inner.written {
+            return Poll::Ready(Ok(()));
+        }
+        remember(&mut inner.feeder, cx);
+        Poll::Pending
+    }
+
+    fn close(&self) {
+        let mut inner = self.lock();
+        inner.closed = true;
+        if let Some(waker) = inner.feeder.take() {
+            waker.wake();
+        }
+    }
+
+    fn drain(&self) -> usize {
+        let mut inner = self.lock();
+        let before = inner.waiting.len();
+        inner.waiting.retain(|message| !matches!(message, Waiting::Audio(_)));
+        before.saturating_sub(inner.waiting.len())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn remember(slot: &mut Option<Waker>, cx: &Context<'_>) {
+    match slot {
+        Some(waker) => waker.clone_from(cx.waker()),
+        None => *slot = Some(cx.waker().clone()),
+    }
+}
+
+#[derive(Debug)]
+enum Waiting {
+    Audio(Bytes),
+    Text(Utf8Bytes),
+    Finish(Utf8Bytes),
+}
+
+impl From<Waiting> for Message {
+    fn from(waiting: Waiting) -> Self {
+        match waiting {
+            Waiting::Audio(chunk) => Self::Binary(chunk),
+            Waiting::Text(text) | Waiting::Finish(text) => Self::Text(text),
+        }
+    }
+}
+
+/// Connects and upgrades. The caller bounds the time.
+pub(super) async fn dial(spec: &WorkerSpec, query: &str) -> Result<WebSocketStream<TcpStream>, DialFault> {
+    let socket = TcpStream::connect(&spec.url.authority).await.map_err(DialFault::Connect)?;
+    socket.set_nodelay(true).map_err(DialFault::Connect)?;
+    let request = request(spec, query)?;
+    match tokio_tungstenite::client_async_with_config(request, socket, Some(config())).await {
+        Ok((socket, _)) => Ok(socket),
+        Err(Error::Http(answer)) => Err(DialFault::Status(answer.status().as_u16())),
+        Err(fault) => Err(DialFault::Upgrade(fault.to_string())),
+    }
+}
+
+fn request(spec: &WorkerSpec, query: &str) -> Result<Request, DialFault> {
+    let (authority, path) = (&spec.url.authority, &spec.url.path);
+    let mark = if query.is_empty() { "" } else { "?" };
+    let mut request = Request::builder()
+        .uri(format!("ws://{authority}{path}{mark}{query}"))
+        .header(HOST, authority)
+        .header("Connection", "Upgrade")
+        .header("Upgrade", "websocket")
+        .header("Sec-WebSocket-Version", "13")
+        .header("Sec-WebSocket-Key", generate_key());
+    if let Some(token) = &spec.token {
+        request = request.header(AUTHORIZATION, format!("Token {}", token.reveal()));
+    }
+    // The error would show the header, so it is not passed on.
+    request.body(()).map_err(|_| DialFault::Upgrade("query or token is not fit for a request".into()))
+}
+
+fn config() -> WebSocketConfig {
+    WebSocketConfig::default()
+        .read_buffer_size(limits::SOCKET_BUFFER_BYTES)
+        .write_buffer_size(FLUSH_BYTES)
+        .max_write_buffer_size(FLUSH_BYTES + limits::CHUNK_BYTES_MAX + limits::TEXT_BYTES_MAX)
+        .max_message_size(Some(limits::WORKER_TEXT_BYTES_MAX))
+        .max_frame_size(Some(limits::WORKER_TEXT_BYTES_MAX))
+}
+
+/// Why a worker did not take a stream.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialFault {
+    #[error("no connection: {0}")]
+    Connect(std::io::Error),
+    #[error("refused with status {0}")]
+    Status(u16),
+    #[error("upgrade failed: {0}")]
+    Upgrade(String),
+}
+
+impl DialFault {
+    /// Whether it says something about the worker, not only about this stream's parameters.
+    pub(super) fn counts(&self) -> bool {
+        !matches!(self, Self::Status(400 | 402 | 404 | 422))
+    }
+}
+
+/// Bytes that are gathered before the socket is written to in the middle of a batch.
+const FLUSH_BYTES: usize = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Check, FromWorker, Pool, Settings, WorkerSpec, WorkerUrl};
+    use super::{Link, Undelivered};
+    use bytes::Bytes;
+    use futures_util::{SinkExt as _, StreamExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio_tungstenite::WebSocketStream;
+    use tokio_tungstenite::tungstenite::Message;
+
+    async fn pair() -> (Link, WebSocketStream<TcpStream>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("ws://{}", listener.local_addr().expect("an address"));
+        let spec = WorkerSpec {
+            name: "w".into(),
+            url: WorkerUrl::parse(&url).expect("an address"),
+            models: Vec::new(),
+            streams_max: 4,
+            weight: 1,
+            token: None,
+        };
+        let pool = Pool::new(vec![spec], Settings { check: Check::Off, ..Settings::default() });
+        let accept = async {
+            let (socket, _) = listener.accept().await.expect("a connection");
+            tokio_tungstenite::accept_async(socket).await.expect("an upgrade")
+        };
+        let (link, worker) = tokio::join!(pool.link("m", "model=m"), accept);
+        (link.expect("a link"), worker)
+    }
+
+    #[tokio::test]
+    async fn text_never_overtakes_audio() {
+        let (mut link, mut worker) = pair().await;
+        let feed = link.feed();
+        let chunks: Vec<Bytes> = (0..100u8).map(|n| Bytes::from(vec![n; 1323])).collect();
+        let sent = chunks.clone();
+        let drive = async move {
+            let told = link.next().await;
+            (link, told)
+        };
+        let give = async {
+            feed.put(sent).await.expect("delivered");
+            feed.say("{\"type\":\"Finalize\"}");
+            feed.put(vec![Bytes::from_static(b"last")]).await.expect("delivered");
+        };
+        let take = async {
+            let mut got = Vec::new();
+            while got.len() < 102 {
+                got.push(worker.next().await.expect("a frame").expect("a sound frame"));
+            }
+            worker.send(Message::text("{}")).await.expect("written");
+            got
+        };
+        let ((_link, told), (), got) = tokio::join!(drive, give, take);
+        assert_eq!(told, FromWorker::Text("{}".into()));
+        for (frame, chunk) in got.iter().zip(&chunks) {
+            assert_eq!(frame, &Message::Binary(chunk.clone()));
+        }
+        assert_eq!(got[100], Message::text("{\"type\":\"Finalize\"}"));
+        assert_eq!(got[101], Message::binary("last"));
+    }
+
+    #[tokio::test]
+    async fn lost_worker_tells_what_arrived() {
+        let (mut link, worker) = pair().await;
+        let feed = link.feed();
+        drop(worker);
+        let drive = async {
+            loop {
+                if link.next().await == FromWorker::Lost {
+                    return;
+                }
+            }
+        };
+        let give = async {
+            loop {
+                if let Err(lost) = feed.put(vec![Bytes::from_static(&[0; 64]); 3]).await {
+                    return lost;
+                }
+            }
+        };
+        let (Undelivered { sent }, ()) = tokio::join!(give, drive);
+        assert!(sent <= 3);
+        assert!(feed.room().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn dropped_link_frees_its_place() {
+        let (link, _worker) = pair().await;
+        let pool = link.slot.pool.clone();
+        assert_eq!(pool.states()[0].streams, 1);
+        drop(link);
+        assert_eq!(pool.states()[0].streams, 0);
+    }
+}
