@@ -14,7 +14,7 @@ import numpy as np
 from moonshine_voice import ModelArch, Transcriber
 from moonshine_voice.utils import get_model_path
 
-ROTATE_AFTER = 300.0  # seconds of audio; the model's memory grows with a stream, so it gets a fresh one
+ROTATE_AFTER = 120.0  # seconds of audio; the model keeps over 1 MB for each, so it gets a fresh stream then
 TAIL = 10.0  # seconds of audio kept, so that a fresh stream starts where the last finished line ended
 MODEL = "tiny-en"
 FORCE = Transcriber.MOONSHINE_FLAG_FORCE_UPDATE

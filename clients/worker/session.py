@@ -173,7 +173,7 @@ class Session:
             parts.append(part)
         taken = np.concatenate(parts) if parts else EMPTY
         self.queued -= len(taken)
-        if self.waiting <= BUFFER / 2:
+        if self.waiting <= BUFFER - TAKE:
             self.room.set()
         return taken
 

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -35,6 +36,8 @@ except ImportError as missing:
 VERSION = "0.1.0"
 MESSAGE_MAX = 1 << 20  # bytes of one message; beyond, close 1009
 DRAIN = 5.0  # seconds running streams get for their last words after SIGTERM
+# Pings wait behind audio that is not read yet: so little of it may pile up below the 30 s we hold ourselves.
+FRAMES_MAX, RECEIVE_BYTES = 4, 128 * 1024
 PING, PONG = 20, 60  # seconds between pings; and to a pong, which waits while the queue is full
 STATUSES = {200: "OK", 400: "Bad Request", 404: "Not Found", 426: "Upgrade Required", 503: "Service Unavailable"}
 
@@ -150,18 +153,21 @@ async def run(options, stdout: int):
     if options.exit_with_stdin:
         threading.Thread(target=watch_stdin, args=(loop, stop), daemon=True).start()
     worker = Worker(await asyncio.to_thread(Engine), options.streams, options.idle)
-    limits = {"max_size": MESSAGE_MAX, "compression": None, "ping_interval": PING, "ping_timeout": PONG}
+    limits = {"max_size": MESSAGE_MAX, "max_queue": FRAMES_MAX, "ping_interval": PING, "ping_timeout": PONG}
     server = await serve(
         worker.handle,
         options.host,
         options.port,
         process_request=worker.admit,
         process_response=worker.greet,
+        compression=None,
         origins=[None],  # no page in a browser may use a worker behind the gateway's back
         open_timeout=10,
         close_timeout=2,
         **limits,
     )
+    for listener in server.sockets:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
     host, port = server.sockets[0].getsockname()[:2]
     url = f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
     os.write(stdout, json.dumps({"ready": True, "url": url, "engine": worker.engine.name}).encode() + b"\n")
