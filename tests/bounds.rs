@@ -7,7 +7,7 @@ use crate::harness::client::{Client, LINEAR16};
 use crate::harness::gateway::{Gateway, Setup};
 use crate::harness::raw::{self, RawClient};
 use crate::harness::redis_server::{RedisServer, redis};
-use crate::harness::scripted_worker::{Script, ScriptedWorker};
+use crate::harness::scripted_worker::{Results, Script, ScriptedWorker};
 
 const NO_WAIT: Duration = Duration::ZERO;
 const ODD_FRAME: usize = 1323;
@@ -41,10 +41,9 @@ async fn late_worker_gets_every_byte() {
     assert_eq!(gateway.balance("a").await.settled, 3_000);
 }
 
-/// The last byte of an odd stream is half a sample: it makes no sound and costs nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_frames_arrive_whole() {
-    let (worker, gateway, key) = house(Script::default()).await;
+    let (worker, gateway, key) = house(Script { results: Results::PerMs(100), ..Script::default() }).await;
     for (seed, frame) in [(1, 1), (2, 7), (3, ODD_FRAME), (4, 65_535)] {
         let audio = noise_ms(seed, if frame == 1 { 20 } else { 2_500 });
         let mut client = open(&gateway, &key).await;
@@ -53,7 +52,12 @@ async fn odd_frames_arrive_whole() {
         let heard = client.finish().await;
 
         assert_eq!((heard.code(), heard.metadata_ms()), (1000, audio.len() as u64 / 32), "frames of {frame}");
-        assert!(worker.visits().iter().any(|visit| visit.audio == audio), "frames of {frame}");
+        let lengths: Vec<usize> = worker.visits().iter().map(|visit| visit.audio.len()).collect();
+        assert!(
+            worker.visits().iter().any(|visit| visit.audio == audio),
+            "frames of {frame}: {} sent, {lengths:?} arrived",
+            audio.len()
+        );
     }
     assert_eq!(gateway.balance("a").await.settled, 20 + 3 * 2_500);
 }

@@ -171,8 +171,8 @@ impl ScriptedWorker {
     /// Waits until the visits satisfy `done`; panics when they do not in time.
     pub async fn until(&self, what: &str, mut done: impl FnMut(&[Visit]) -> bool) -> Vec<Visit> {
         let visits = || {
-            let visits = self.visits();
-            done(&visits).then_some(visits)
+            let visits = self.shared.visits.lock().expect("no panic inside");
+            done(&visits).then(|| visits.clone())
         };
         until(what, &self.shared.changed, visits).await
     }
