@@ -172,7 +172,7 @@ async fn half_a_head_is_dropped() {
 /// A quota key that is gone ends the stream: not zero, not unlimited, and nothing makes it again.
 #[tokio::test(flavor = "multi_thread")]
 async fn deleted_quota_key_lapses() {
-    let store = RedisServer::start(&redis(), &[]);
+    let store = RedisServer::start(redis(), &[]);
     let worker = ScriptedWorker::start(Script::default()).await;
     let gateway = Gateway::start(&Setup::on(&store.url(), &[worker.url()])).await;
     let key = gateway.account("a", 600_000).await;

@@ -20,7 +20,7 @@ struct Drain {
 impl Drain {
     /// Twenty live streams, each with half a second of audio behind it.
     async fn with_live_streams() -> Self {
-        let store = RedisServer::start(&redis(), &[]);
+        let store = RedisServer::start(redis(), &[]);
         let worker = ScriptedWorker::start(Script::default()).await;
         let setup = Setup::on(&store.url(), &[worker.url()]).more("[limits]\ndrain = \"2s\"\n");
         let gateway = Gateway::start(&setup).await;
