@@ -22,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &["audio", "ending", "limits", "units"]),
     ("audio", &["ending", "limits", "units"]),
     ("config", &["ending", "limits", "units", "telemetry", "quota", "worker", "gateway"]),
-    ("telemetry", &["config", "ending", "limits", "units"]),
+    ("telemetry", &["ending", "limits", "units"]),
     ("ending", &[]),
     ("limits", &[]),
     ("units", &[]),
