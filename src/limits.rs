@@ -62,11 +62,11 @@ pub const WORKER_TEXT_BYTES_MAX: usize = 1024 * 1024;
 pub const SOCKET_BUFFER_BYTES: usize = 4 * 1024;
 /// Transcripts waiting for a client that does not read, in bytes, before its stream is ended.
 pub const CLIENT_BACKLOG_BYTES_MAX: usize = 256 * 1024;
-/// Audio queued to a worker beyond what its socket takes, in bytes.
-pub const LINK_BYTES_MAX: usize = 256 * 1024;
 
 const _: () = assert!(QUERY_PARAMETERS_MAX > KEYTERMS_MAX + TAGS_MAX);
 const _: () = assert!(TOKEN_BYTES_MAX < TARGET_BYTES_MAX);
+/// What the kernel may buffer towards a worker, in bytes (it takes twice as much): paid for and not read yet.
+pub const LINK_KERNEL_BYTES: u32 = 64 * 1024;
 
 /// From accept to a complete request head.
 pub const HEAD_TIME: Duration = Duration::from_secs(10);

@@ -168,12 +168,21 @@ fn broken(fault: &Error) -> Frame {
         Error::Capacity(CapacityError::MessageTooLong { .. }) => Frame::Large,
         Error::Utf8(_) => Frame::Broken { code: u16::from(CloseCode::Invalid) },
         Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => Frame::Gone,
-        Error::Protocol(_) => Frame::Broken { code: u16::from(CloseCode::Protocol) },
-        _ => Frame::Gone,
+        Error::Protocol(_) | Error::AttackAttempt => Frame::Broken { code: u16::from(CloseCode::Protocol) },
+        Error::ConnectionClosed
+        | Error::AlreadyClosed
+        | Error::Io(_)
+        | Error::Tls(_)
+        | Error::Capacity(CapacityError::TooManyHeaders)
+        | Error::WriteBufferFull(_)
+        | Error::Url(_)
+        | Error::Http(_)
+        | Error::HttpFormat(_) => Frame::Gone,
     }
 }
 
-/// What is to be sent to a client, in order, bounded by [`limits::CLIENT_BACKLOG_BYTES_MAX`].
+/// What is to be sent to a client, in order. Who adds many messages waits for room first, so that
+/// [`limits::CLIENT_BACKLOG_BYTES_MAX`] and one message more bound it.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     inner: Mutex<Waiting>,
@@ -183,40 +192,46 @@ pub(super) struct Outbox {
 struct Waiting {
     messages: VecDeque<Message>,
     bytes: usize,
+    /// Who writes.
     writer: Option<Waker>,
+    /// Who waits for room.
+    talker: Option<Waker>,
 }
 
 impl Outbox {
-    /// Puts a text behind the others; false if too much waits already, and then nothing is added.
-    pub(super) fn say(&self, text: String) -> bool {
-        self.push(Message::text(text))
-    }
-
-    /// Puts a stream's last words behind the others, whatever waits.
-    pub(super) fn say_last(&self, text: String) {
-        self.add(Message::text(text));
+    /// Puts a text behind the others.
+    pub(super) fn say(&self, text: String) {
+        self.push(Message::text(text));
     }
 
     /// Sends a ping behind the rest.
-    pub(super) fn ping(&self) -> bool {
-        self.push(Message::Ping(Bytes::new()))
+    pub(super) fn ping(&self) {
+        self.push(Message::Ping(Bytes::new()));
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.lock().messages.is_empty()
     }
 
-    fn push(&self, message: Message) -> bool {
-        // One message always fits, however large: the next ones wait behind it.
-        let behind = self.lock().bytes;
-        let fits = behind == 0 || behind + message.len() <= limits::CLIENT_BACKLOG_BYTES_MAX;
-        if fits {
-            self.add(message);
-        }
-        fits
+    /// Whether the bound leaves room for a message.
+    pub(super) fn has_room(&self) -> bool {
+        self.lock().has_room()
     }
 
-    fn add(&self, message: Message) {
+    /// Waits for room. Cancel safe.
+    pub(super) async fn room(&self) {
+        poll_fn(|cx| {
+            let mut inner = self.lock();
+            if inner.has_room() {
+                return Poll::Ready(());
+            }
+            remember(&mut inner.talker, cx);
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn push(&self, message: Message) {
         let mut inner = self.lock();
         inner.bytes += message.len();
         inner.messages.push_back(message);
@@ -227,19 +242,34 @@ impl Outbox {
 
     fn pop(&self, cx: &Context<'_>) -> Option<Message> {
         let mut inner = self.lock();
-        if let Some(message) = inner.messages.pop_front() {
-            inner.bytes = inner.bytes.saturating_sub(message.len());
-            return Some(message);
+        let Some(message) = inner.messages.pop_front() else {
+            remember(&mut inner.writer, cx);
+            return None;
+        };
+        inner.bytes = inner.bytes.saturating_sub(message.len());
+        if inner.has_room()
+            && let Some(waker) = inner.talker.take()
+        {
+            waker.wake();
         }
-        match &mut inner.writer {
-            Some(waker) => waker.clone_from(cx.waker()),
-            None => inner.writer = Some(cx.waker().clone()),
-        }
-        None
+        Some(message)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    const fn has_room(&self) -> bool {
+        self.bytes < limits::CLIENT_BACKLOG_BYTES_MAX
+    }
+}
+
+fn remember(slot: &mut Option<Waker>, cx: &Context<'_>) {
+    match slot {
+        Some(waker) => waker.clone_from(cx.waker()),
+        None => *slot = Some(cx.waker().clone()),
     }
 }
 
@@ -335,7 +365,7 @@ mod tests {
         client.get_mut().shutdown().await.expect("half closed");
         assert_eq!(server.next(&outbox, true).await, Frame::Text("{}".into()));
         assert_eq!(server.next(&outbox, true).await, Frame::Ended);
-        assert!(outbox.say("last words".into()));
+        outbox.say("last words".into());
         let serve = server.say_goodbye(&outbox, close(1000), Duration::from_millis(50));
         let ((), words) = tokio::join!(serve, client.next());
         assert_eq!(words.expect("a frame").expect("a sound frame"), Message::text("last words"));
@@ -346,7 +376,8 @@ mod tests {
     async fn unread_words_are_bounded() {
         let outbox = Outbox::default();
         let mut taken = 0;
-        while outbox.say("x".repeat(1024)) {
+        while outbox.has_room() {
+            outbox.say("x".repeat(1024));
             taken += 1;
         }
         assert_eq!(taken, limits::CLIENT_BACKLOG_BYTES_MAX / 1024);

@@ -155,9 +155,7 @@ impl<'a> Reader<'a> {
 
     fn fault(&mut self, why: &str, offending: &str) {
         meters::fault("schema");
-        if !self.line.outbox.say(schema_error(why, offending)) {
-            self.line.stop.ask(Ending::ClientSlow);
-        }
+        self.line.outbox.say(schema_error(why, offending));
         self.faults += 1;
         if self.faults >= limits::CLIENT_FAULTS_MAX {
             self.line.stop.ask(Ending::ClientFault);
@@ -193,7 +191,7 @@ impl<'a> Reader<'a> {
             }
             Due::Ping => {
                 self.clocks.pinged = Some(Instant::now());
-                let _ = self.line.outbox.ping();
+                self.line.outbox.ping();
             }
             Due::Look => {}
         }

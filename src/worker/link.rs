@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
 use http::header::{AUTHORIZATION, HOST};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, Sleep};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::client::{Request, generate_key};
@@ -63,9 +63,9 @@ impl Link {
     }
 
     /// The worker's next message; meanwhile writes what is handed over, answers pings, and says `KeepAlive` when
-    /// there was nothing to send for [`limits::WORKER_KEEP_ALIVE`]. Cancel safe.
-    pub async fn next(&mut self) -> FromWorker {
-        let told = poll_fn(|cx| self.poll(cx)).await;
+    /// there was nothing to send for [`limits::WORKER_KEEP_ALIVE`]. With `reading` false it only writes. Cancel safe.
+    pub async fn next(&mut self, reading: bool) -> FromWorker {
+        let told = poll_fn(|cx| self.poll(cx, reading)).await;
         match &told {
             FromWorker::Text(_) | FromWorker::Junk { .. } => {}
             FromWorker::Closed { .. } => self.queue.close(),
@@ -90,10 +90,13 @@ impl Link {
         let _ = tokio::time::timeout(patience, goodbye).await;
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<FromWorker> {
+    fn poll(&mut self, cx: &mut Context<'_>, reading: bool) -> Poll<FromWorker> {
         loop {
             if self.poll_write(cx).is_err() {
                 return Poll::Ready(FromWorker::Lost);
+            }
+            if !reading {
+                return self.poll_quiet(cx);
             }
             let message = match self.socket.poll_next_unpin(cx) {
                 Poll::Ready(message) => message,
@@ -342,14 +345,29 @@ impl From<Waiting> for Message {
 
 /// Connects and upgrades. The caller bounds the time.
 pub(super) async fn dial(spec: &WorkerSpec, query: &str) -> Result<WebSocketStream<TcpStream>, DialFault> {
-    let socket = TcpStream::connect(&spec.url.authority).await.map_err(DialFault::Connect)?;
-    socket.set_nodelay(true).map_err(DialFault::Connect)?;
+    let socket = connect(&spec.url.authority).await.map_err(DialFault::Connect)?;
     let request = request(spec, query)?;
     match tokio_tungstenite::client_async_with_config(request, socket, Some(config())).await {
         Ok((socket, _)) => Ok(socket),
         Err(Error::Http(answer)) => Err(DialFault::Status(answer.status().as_u16())),
         Err(fault) => Err(DialFault::Upgrade(fault.to_string())),
     }
+}
+
+/// A connection whose kernel buffer is small: what waits in it is paid for, and a worker that stops reading should
+/// not be paid for minutes ahead.
+async fn connect(authority: &str) -> std::io::Result<TcpStream> {
+    let mut fault = std::io::Error::other("the name has no address");
+    for address in tokio::net::lookup_host(authority).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_send_buffer_size(limits::LINK_KERNEL_BYTES)?;
+        socket.set_nodelay(true)?;
+        match socket.connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => fault = error,
+        }
+    }
+    Err(fault)
 }
 
 fn request(spec: &WorkerSpec, query: &str) -> Result<Request, DialFault> {
@@ -436,7 +454,7 @@ mod tests {
         let chunks: Vec<Bytes> = (0..100u8).map(|n| Bytes::from(vec![n; 1323])).collect();
         let sent = chunks.clone();
         let drive = async move {
-            let told = link.next().await;
+            let told = link.next(true).await;
             (link, told)
         };
         let give = async {
@@ -468,7 +486,7 @@ mod tests {
         drop(worker);
         let drive = async {
             loop {
-                if link.next().await == FromWorker::Lost {
+                if link.next(true).await == FromWorker::Lost {
                     return;
                 }
             }
