@@ -3,7 +3,7 @@
 //! At most one admit is in flight, and its future is never dropped half way. What was granted and not taken by the
 //! worker's socket is waste, to the chunk. One exit settles.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -97,7 +97,7 @@ impl<'a> Purse<'a> {
             self.digest.map_or_else(|| EMPTY_SHA256.to_owned(), |digest| hex::encode(digest.finalize()));
         let linked = self.feed.is_some();
         let (seconds, channels) = (self.meter.seconds(), self.meter.channels().unwrap_or(1));
-        let settlement = self.lease.settle(ending, &self.worker).await;
+        let settlement = Box::pin(self.lease.settle(ending, &self.worker)).await;
         Paid { settlement, seconds, channels, sha256, worker: self.worker, linked }
     }
 
@@ -111,7 +111,7 @@ impl<'a> Purse<'a> {
         if cost.is_zero() {
             return self.deliver(batch, after, cost).await;
         }
-        match self.lease.admit(cost).await {
+        match self.admit(cost).await {
             Ok(Admission::Grant) => self.deliver(batch, after, cost).await,
             Ok(Admission::Refuse { left, why }) => self.pay_part(&batch, left, why).await,
             Ok(Admission::Lapse) => {
@@ -125,6 +125,11 @@ impl<'a> Purse<'a> {
         }
     }
 
+    /// Boxed: idle streams are many, and need not carry the room for a call that is rare for them.
+    fn admit(&mut self, cost: Units) -> Pin<Box<impl Future<Output = Result<Admission, StoreError>>>> {
+        Box::pin(self.lease.admit(cost))
+    }
+
     /// The last units: as many whole samples as they pay for, then the end.
     async fn pay_part(&mut self, batch: &[Bytes], left: Units, why: Refusal) -> Result<(), Ending> {
         let meters = &self.line.core.meters;
@@ -132,7 +137,7 @@ impl<'a> Purse<'a> {
         self.line.note_refusal(why);
         let (part, after, cost) = cut(&self.meter, batch, left);
         if !cost.is_zero() {
-            match self.lease.admit(cost).await {
+            match self.admit(cost).await {
                 Ok(Admission::Grant) => self.deliver(part, after, cost).await?,
                 Ok(Admission::Refuse { .. } | Admission::Lapse) => {}
                 Err(error) => return Err(store_fault(&error)),
@@ -156,7 +161,8 @@ impl<'a> Purse<'a> {
 
     async fn connect(&mut self) -> Result<Feed, Ending> {
         let line = self.line;
-        let asked = line.core.pool.link(&line.plan.listen.model, &line.plan.listen.worker_query);
+        // Boxed, so that its size is not part of every stream's for life.
+        let asked = Box::pin(line.core.pool.link(&line.plan.listen.model, &line.plan.listen.worker_query));
         let link = self.attend(asked).await?.map_err(|none| {
             line.explain(none.to_string());
             Ending::WorkerGone

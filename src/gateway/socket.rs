@@ -91,7 +91,7 @@ impl ClientSocket {
                 Some(Err(_)) => self.deaf = true,
             }
         }
-        let mut waste = [0; 4096];
+        let mut waste = vec![0; limits::SOCKET_BUFFER_BYTES];
         while let Ok(1..) = self.socket.get_mut().stream.read(&mut waste).await {}
     }
 

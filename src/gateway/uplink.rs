@@ -214,3 +214,20 @@ impl Flood {
         self.messages > limits::FLOOD_MESSAGES_MAX
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Flood;
+    use crate::limits;
+    use tokio::time::Instant;
+
+    #[test]
+    fn floods_are_told_from_habits() {
+        let start = Instant::now();
+        let mut flood = Flood { since: start, messages: 0 };
+        let most = limits::FLOOD_MESSAGES_MAX;
+        assert!(!(0..most).any(|_| flood.counts(start)));
+        assert!(flood.counts(start), "one more in the same window");
+        assert!(!flood.counts(start + limits::FLOOD_WINDOW));
+    }
+}
