@@ -344,7 +344,7 @@ mod tests {
     async fn large_message_is_told() {
         let (mut server, mut client) = pair().await;
         let outbox = Outbox::default();
-        let send = async {
+        let send = async move {
             let large = Message::binary(vec![0; limits::CHUNK_BYTES_MAX + 1]);
             client.send(large).await.expect("sent");
             client.next().await.expect("a frame").expect("a sound frame")

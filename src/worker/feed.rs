@@ -53,7 +53,7 @@ impl Feed {
         self.queue.push(Waiting::Text(text.into()));
     }
 
-    /// Hands over the message that ends the audio; the worker's end is no failure from then on.
+    /// Hands over the message that ends the audio; no `KeepAlive` follows it.
     pub fn finish(&self, text: impl Into<Utf8Bytes>) {
         self.queue.push(Waiting::Finish(text.into()));
     }

@@ -33,7 +33,7 @@ pub struct Link {
     slot: Slot,
     /// Something was written into the socket's buffer and is not flushed yet.
     unflushed: bool,
-    /// Whether `CloseStream` went out: an end after it is no failure.
+    /// Whether the message that ends the audio went out: nothing follows it.
     finished: bool,
     last_sent: Instant,
     quiet: Pin<Box<Sleep>>,
@@ -68,13 +68,8 @@ impl Link {
         let told = poll_fn(|cx| self.poll(cx, reading)).await;
         match &told {
             FromWorker::Text(_) | FromWorker::Junk { .. } => {}
-            FromWorker::Closed { .. } => self.queue.close(),
-            FromWorker::Lost => {
-                self.queue.close();
-                if !self.finished {
-                    self.slot.failed();
-                }
-            }
+            // Whether the worker is well, the next connection tells: one stream may have brought this on itself.
+            FromWorker::Closed { .. } | FromWorker::Lost => self.queue.close(),
         }
         told
     }
