@@ -1,3 +1,20 @@
+//! The one integration test binary. Each file states facts about the whole program, seen from outside.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking"
+)]
+#![allow(unreachable_pub, reason = "one binary: `pub` here means: for the other tests")]
+
+mod bounds;
+mod crash;
+mod deepgram;
+mod differential;
 mod harness;
+mod harness_facts;
 mod money;
 mod scripts;
+mod tidy;
+mod words;

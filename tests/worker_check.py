@@ -144,7 +144,7 @@ async def stream(url: str, query: str, data: bytes, chunk: int, byte_rate: int, 
                 await asyncio.sleep(begun + at / byte_rate / speed - time.monotonic())
             await socket.send(data[at : at + chunk])
         await socket.send('{"type": "CloseStream"}')
-        await asyncio.wait_for(listening, 60)
+        await asyncio.wait_for(listening, 120)
     return heard
 
 
@@ -250,7 +250,7 @@ async def finalize_keepalive_and_nonsense(url):
         await socket.send('{"type":"Finalize"}')
         await socket.send('{"type":"Finalize"}')
         await socket.send('{"type":"CloseStream"}')
-        await asyncio.wait_for(listening, 60)
+        await asyncio.wait_for(listening, 120)
     errors = heard.of("Error")
     assert [error["variant"] for error in errors] == ["SchemaError"] * 3
     assert errors[0]["message"] == "no json" and errors[0]["description"]
@@ -278,7 +278,7 @@ async def backlog_holds_back_and_loses_nothing(url):
         for at in range(0, len(data), 64_000):
             await socket.send(data[at : at + 64_000])
         await socket.send('{"type":"CloseStream"}')
-        await asyncio.wait_for(listening, 90)
+        await asyncio.wait_for(listening, 150)
     assert error_rate(heard.text(), REFERENCE * 4) <= ERRORS_MAX, heard.text()
     assert abs(heard.messages[-1]["duration"] - 4 * SECONDS) < 0.001
 
@@ -322,11 +322,10 @@ async def status_tells_engine_and_streams(_url):
             assert status["model"] and status["version"]
             async with websockets.connect(listen_url(worker.url, LINEAR)):
                 assert (await refused(listen_url(worker.url, LINEAR)))[0] == 503
-        for _ in range(100):
-            if (await asyncio.to_thread(worker.status))["streams"] == 0:
-                break
+        while (await asyncio.to_thread(worker.status))["streams"]:
             await asyncio.sleep(0.05)
-        assert_clean(await stream(worker.url, LINEAR, SOUND.tobytes(), 3200, 2 * RATE))
+        for _ in range(3):  # whoever saw a clean end finds the place free
+            await asyncio.gather(*(stream(worker.url, LINEAR, SOUND[:RATE].tobytes(), 3200, 2 * RATE) for _ in range(2)))
     finally:
         worker.stop()
 
@@ -367,7 +366,7 @@ async def rotation_loses_and_doubles_nothing(_url):
         "print(json.dumps([[l.text, l.start, l.duration] for l in lines if l.final]), flush=True); os._exit(0)"
     )
     command = [sys.executable, "-c", code, str(WORKER)]
-    done = await asyncio.to_thread(subprocess.run, command, input=SOUND.tobytes() * 2, capture_output=True, timeout=60)
+    done = await asyncio.to_thread(subprocess.run, command, input=SOUND.tobytes() * 2, capture_output=True, timeout=150)
     lines = json.loads(done.stdout)
     rate = error_rate(" ".join(line[0] for line in lines), REFERENCE * 2)
     assert rate <= ERRORS_MAX, (rate, lines)
@@ -391,7 +390,7 @@ async def run_all() -> int:
     for test in CHECKS:
         begun = time.monotonic()
         try:
-            await asyncio.wait_for(test(worker.url), 100)
+            await asyncio.wait_for(test(worker.url), 200)
             passed += 1
             print(f"ok    {test.__name__} ({time.monotonic() - begun:.1f} s)", flush=True)
         except Exception:

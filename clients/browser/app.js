@@ -102,7 +102,8 @@ const quota = {
       const facts = await answer.json();
       this.learn(facts.left_ms, facts.cap_ms);
       const ends = new Date(facts.period?.ends_at ?? NaN);
-      at("period").textContent = Number.isNaN(ends.getTime()) ? "" : `A new budget begins ${ends.toLocaleString()}`;
+      const when = Number.isNaN(ends.getTime()) ? "" : ends.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+      at("period").textContent = when && `New budget on ${when}`;
     } catch {
       // No answer is no fact; a gateway that is gone shows when the stream starts.
     }

@@ -4,6 +4,7 @@ Every call into the model runs on the engine's own thread, in order of asking; s
 machine fairly as long as each asks for one bounded step at a time. Never touches a socket.
 """
 
+import ctypes
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import numpy as np
 from moonshine_voice import ModelArch, Transcriber
 from moonshine_voice.utils import get_model_path
 
-ROTATE_AFTER = 300.0  # seconds of audio; the model's memory grows with a stream, so it gets a fresh one
+ROTATE_AFTER = 120.0  # seconds of audio; the model keeps over 1 MB for each, so it gets a fresh stream then
 TAIL = 10.0  # seconds of audio kept, so that a fresh stream starts where the last finished line ended
 MODEL = "tiny-en"
 FORCE = Transcriber.MOONSHINE_FLAG_FORCE_UPDATE
@@ -86,6 +87,7 @@ class Voice:
     def close(self):
         """Frees the model's stream; nothing may be called after it."""
         self._stream.close()
+        give_memory_back()
 
     def _open(self):
         stream = self._model.create_stream()
@@ -131,6 +133,15 @@ class Voice:
     def _restart(self, origin: int):
         fresh = self._open()
         self._stream.close()
+        give_memory_back()
         self._stream, self._origin = fresh, origin
         self._told.clear()
         self._shown.clear()
+
+
+def give_memory_back():
+    """Returns freed memory to the system, where the C library can: unasked it keeps about 5 MB a stream."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):
+        pass  # not glibc

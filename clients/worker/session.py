@@ -49,8 +49,10 @@ RESTART = Ending("restart", 1012, "restart")
 class Session:
     """A stream from its handshake to its close."""
 
-    def __init__(self, socket, ask: Ask, engine: Engine, writer: Writer, idle: float):
-        self.socket, self.ask, self.engine, self.writer, self.idle = socket, ask, engine, writer, idle
+    def __init__(self, socket, ask: Ask, engine: Engine, idle: float, leave):
+        """`leave` is called once the stream costs nothing any more, before the peer can know of its end."""
+        self.socket, self.ask, self.engine, self.idle, self.leave = socket, ask, engine, idle, leave
+        self.writer = Writer(engine, ask)
         self.decoder = ask.decoder()
         self.voice = None
         self.queue: deque = deque()
@@ -71,8 +73,7 @@ class Session:
             ending = await self._stop_tasks()
             return await self._say_goodbye(ending)
         finally:
-            if self.voice is not None:
-                await self._on_engine(self.voice.close)
+            await self._free_voice()
 
     def drain(self):
         """Asks the stream to end now, with the words of all audio that came so far."""
@@ -172,7 +173,7 @@ class Session:
             parts.append(part)
         taken = np.concatenate(parts) if parts else EMPTY
         self.queued -= len(taken)
-        if self.waiting <= BUFFER / 2:
+        if self.waiting <= BUFFER - TAKE:
             self.room.set()
         return taken
 
@@ -211,12 +212,19 @@ class Session:
             return ending
         if ending is not ENGINE:
             await self._flush(answer=False)
+        await self._free_voice()
         if ending.description:
             await self._send(self.writer.error(ending.reason, ending.description))
         duration = self.heard / self.rate if self.rate else 0.0
         await self._send(self.writer.metadata(duration, self.digest.hexdigest()))
         await self.socket.close(ending.code, ending.reason)
         return ending
+
+    async def _free_voice(self):
+        voice, self.voice = self.voice, None
+        if voice is not None:
+            await self._on_engine(voice.close)
+        self.leave()
 
     async def _send(self, text: str):
         """Sends unless the peer is gone, which the reader finds out by itself."""

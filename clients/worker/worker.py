@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -26,7 +27,7 @@ try:
 
     from audio import AudioFault
     from engine import Engine
-    from messages import Writer, parse_ask
+    from messages import parse_ask
     from session import Session
 except ImportError as missing:
     requirements = os.path.join(os.path.dirname(os.path.abspath(__file__)), "requirements.txt")
@@ -35,6 +36,8 @@ except ImportError as missing:
 VERSION = "0.1.0"
 MESSAGE_MAX = 1 << 20  # bytes of one message; beyond, close 1009
 DRAIN = 5.0  # seconds running streams get for their last words after SIGTERM
+# Pings wait behind audio that is not read yet: so little of it may pile up below the 30 s we hold ourselves.
+FRAMES_MAX, RECEIVE_BYTES = 4, 128 * 1024
 PING, PONG = 20, 60  # seconds between pings; and to a pong, which waits while the queue is full
 STATUSES = {200: "OK", 400: "Bad Request", 404: "Not Found", 426: "Upgrade Required", 503: "Service Unavailable"}
 
@@ -46,7 +49,8 @@ class Worker:
 
     def __init__(self, engine: Engine, streams_max: int, idle: float):
         self.engine, self.streams_max, self.idle = engine, streams_max, idle
-        self.slots: dict = {}  # connection -> its Session, or None between handshake and session
+        self.slots: set = set()  # connections that count as streams
+        self.sessions: set = set()  # those of them, and of the ones just leaving, that have begun
         self.draining = False
         self.started = time.monotonic()
 
@@ -67,50 +71,49 @@ class Worker:
             return refusal(503, "SERVICE_UNAVAILABLE", "All streams of this worker are taken.")
         if "websocket" not in request.headers.get("Upgrade", "").lower():
             return refusal(426, "UPGRADE_REQUIRED", "This is a WebSocket endpoint.")
-        connection.ask, connection.writer = ask, Writer(self.engine, ask)
-        self.slots[connection] = None
+        connection.session = Session(connection, ask, self.engine, self.idle, lambda: self.slots.discard(connection))
         connection.keeper = asyncio.create_task(self._free_if_unused(connection))
+        self.slots.add(connection)
         return None
 
     def greet(self, connection, _request, response):
         """Gives every accepted handshake its request id."""
         if response.status_code == 101:
-            response.headers["dg-request-id"] = connection.writer.request_id
+            response.headers["dg-request-id"] = connection.session.writer.request_id
         return response
 
     async def handle(self, connection):
         """One stream, from the accepted handshake to its end."""
-        writer, begun = connection.writer, time.monotonic()
-        session = Session(connection, connection.ask, self.engine, writer, self.idle)
-        self.slots[connection] = session
-        for warning in connection.ask.warnings:
-            log.warning("stream %s: %s", writer.request_id, warning)
+        session, begun = connection.session, time.monotonic()
+        name = session.writer.request_id
+        self.sessions.add(session)
+        for warning in session.ask.warnings:
+            log.warning("stream %s: %s", name, warning)
         try:
             ending = await session.run()
             audio = session.heard / session.rate if session.rate else 0.0
             took = time.monotonic() - begun
-            log.info("stream %s ended: %s, %.2f s of audio in %.2f s", writer.request_id, ending.word, audio, took)
+            log.info("stream %s ended: %s, %.2f s of audio in %.2f s", name, ending.word, audio, took)
         except Exception as fault:  # one stream's bug must not take the others along
-            log.error("stream %s failed: %s", writer.request_id, type(fault).__name__)
+            log.error("stream %s failed: %s", name, type(fault).__name__)
             raise
         finally:
-            self.slots.pop(connection, None)
+            self.sessions.discard(session)
+            self.slots.discard(connection)
 
     async def drain(self):
         """No new streams; running ones are ended with their last words, in at most DRAIN seconds."""
         self.draining = True
         until = time.monotonic() + DRAIN
-        for session in list(self.slots.values()):
-            if session is not None:
-                session.drain()
-        while self.slots and time.monotonic() < until:
+        for session in self.sessions:
+            session.drain()
+        while self.sessions and time.monotonic() < until:
             await asyncio.sleep(0.02)
-        if self.slots:
-            log.warning("%d streams did not end in time", len(self.slots))
+        if self.sessions:
+            log.warning("%d streams did not end in time", len(self.sessions))
 
     def status(self) -> dict:
         """What a gateway wants to know before it sends a stream here."""
-        sessions = [session for session in self.slots.values() if session is not None]
         return {
             "status": "draining" if self.draining else "ok",
             "engine": self.engine.name,
@@ -119,15 +122,15 @@ class Worker:
             "version": VERSION,
             "streams": len(self.slots),
             "streams_max": self.streams_max,
-            "queued_seconds": round(sum(session.waiting for session in sessions), 3),
+            "queued_seconds": round(sum(session.waiting for session in self.sessions), 3),
             "uptime_seconds": round(time.monotonic() - self.started, 3),
         }
 
     async def _free_if_unused(self, connection):
         """A handshake that fails after `admit` never becomes a session: its slot is freed here."""
         await connection.wait_closed()
-        if self.slots.get(connection, connection) is None:
-            del self.slots[connection]
+        if connection.session not in self.sessions:
+            self.slots.discard(connection)
 
 
 def answer(status: int, body: dict, **headers: str) -> Response:
@@ -150,18 +153,21 @@ async def run(options, stdout: int):
     if options.exit_with_stdin:
         threading.Thread(target=watch_stdin, args=(loop, stop), daemon=True).start()
     worker = Worker(await asyncio.to_thread(Engine), options.streams, options.idle)
-    limits = {"max_size": MESSAGE_MAX, "compression": None, "ping_interval": PING, "ping_timeout": PONG}
+    limits = {"max_size": MESSAGE_MAX, "max_queue": FRAMES_MAX, "ping_interval": PING, "ping_timeout": PONG}
     server = await serve(
         worker.handle,
         options.host,
         options.port,
         process_request=worker.admit,
         process_response=worker.greet,
+        compression=None,
         origins=[None],  # no page in a browser may use a worker behind the gateway's back
         open_timeout=10,
         close_timeout=2,
         **limits,
     )
+    for listener in server.sockets:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
     host, port = server.sockets[0].getsockname()[:2]
     url = f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
     os.write(stdout, json.dumps({"ready": True, "url": url, "engine": worker.engine.name}).encode() + b"\n")

@@ -3,7 +3,7 @@
 //! At most one admit is in flight, and its future is never dropped half way. What was granted and not taken by the
 //! worker's socket is waste, to the chunk. One exit settles.
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -111,39 +111,61 @@ impl<'a> Purse<'a> {
         if cost.is_zero() {
             return self.deliver(batch, after, cost).await;
         }
-        match self.admit(cost).await {
-            Ok(Admission::Grant) => self.deliver(batch, after, cost).await,
-            Ok(Admission::Refuse { left, why }) => self.pay_part(&batch, left, why).await,
+        match self.admit(cost, &batch).await? {
+            Answer::Granted => self.deliver(batch, after, cost).await,
+            Answer::Refused { left, why } => self.pay_parts(batch, left, why).await,
+        }
+    }
+
+    /// One admit; what leaves nothing to be done ends the stream.
+    async fn admit(&mut self, cost: Units, batch: &[Bytes]) -> Result<Answer, Ending> {
+        let meters = &self.line.core.meters;
+        // Boxed: idle streams are many, and need not carry the room for a call that is rare for them.
+        match Box::pin(self.lease.admit(cost)).await {
+            Ok(Admission::Grant) => Ok(Answer::Granted),
+            Ok(Admission::Refuse { left, why }) => Ok(Answer::Refused { left, why }),
             Ok(Admission::Lapse) => {
-                meters.lapsed.increment(count(&batch));
+                meters.lapsed.increment(count(batch));
                 Err(Ending::LeaseLapsed)
             }
             Err(error) => {
-                meters.failed.increment(count(&batch));
+                meters.failed.increment(count(batch));
                 Err(store_fault(&error))
             }
         }
     }
 
-    /// Boxed: idle streams are many, and need not carry the room for a call that is rare for them.
-    fn admit(&mut self, cost: Units) -> Pin<Box<impl Future<Output = Result<Admission, StoreError>>>> {
-        Box::pin(self.lease.admit(cost))
-    }
-
-    /// The last units: as many whole samples as they pay for, then the end.
-    async fn pay_part(&mut self, batch: &[Bytes], left: Units, why: Refusal) -> Result<(), Ending> {
-        let meters = &self.line.core.meters;
-        let ending = refusal_ending(&why);
-        self.line.note_refusal(why);
-        let (part, after, cost) = cut(&self.meter, batch, left);
-        if !cost.is_zero() {
-            match self.admit(cost).await {
-                Ok(Admission::Grant) => self.deliver(part, after, cost).await?,
-                Ok(Admission::Refuse { .. } | Admission::Lapse) => {}
-                Err(error) => return Err(store_fault(&error)),
+    /// The last units: as many whole samples as they pay for, from wherever some are left, then the end.
+    async fn pay_parts(&mut self, batch: Vec<Bytes>, left: Units, why: Refusal) -> Result<(), Ending> {
+        let (mut rest, mut left, mut why) = (batch, left, why);
+        for _ in 0..PARTS_MAX {
+            let (part, after, cost) = cut(&self.meter, &rest, left);
+            if cost.is_zero() {
+                break;
+            }
+            match self.admit(cost, &rest).await? {
+                Answer::Granted => {
+                    rest = behind(&rest, part.iter().map(Bytes::len).sum());
+                    self.deliver(part, after, cost).await?;
+                }
+                // Another stream of the session was quicker.
+                Answer::Refused { left: now, why: because } => {
+                    (left, why) = (now, because);
+                    continue;
+                }
+            }
+            let (after, cost) = price(&self.meter, &rest).map_err(|fault| self.audio_fault(&fault))?;
+            if cost.is_zero() {
+                return self.deliver(rest, after, cost).await;
+            }
+            match self.admit(cost, &rest).await? {
+                Answer::Granted => return self.deliver(rest, after, cost).await,
+                Answer::Refused { left: now, why: because } => (left, why) = (now, because),
             }
         }
-        meters.refused.increment(count(batch));
+        let ending = refusal_ending(&why);
+        self.line.note_refusal(why);
+        self.line.core.meters.refused.increment(count(&rest));
         Err(ending)
     }
 
@@ -279,6 +301,12 @@ impl<'a> Purse<'a> {
     }
 }
 
+/// What the store decided, where the stream goes on or looks for its last units.
+enum Answer {
+    Granted,
+    Refused { left: Units, why: Refusal },
+}
+
 /// What a stream came to.
 pub(super) struct Paid {
     pub(super) settlement: Settlement,
@@ -322,6 +350,20 @@ fn cut(meter: &Meter, batch: &[Bytes], left: Units) -> (Vec<Bytes>, Meter, Units
     (part, after, cost)
 }
 
+/// What lies behind the first `bytes` of a batch.
+fn behind(batch: &[Bytes], bytes: usize) -> Vec<Bytes> {
+    let mut skip = bytes;
+    let mut rest = Vec::new();
+    for chunk in batch {
+        let here = skip.min(chunk.len());
+        skip -= here;
+        if here < chunk.len() {
+            rest.push(chunk.slice(here..));
+        }
+    }
+    rest
+}
+
 fn refusal_ending(why: &Refusal) -> Ending {
     match why {
         Refusal::Budget { .. } | Refusal::Key { .. } => Ending::BudgetSpent,
@@ -348,6 +390,8 @@ fn count(batch: &[Bytes]) -> u64 {
 
 /// How long a worker may still take what was paid for after the stream's end was asked for.
 const GRACE: Duration = Duration::from_secs(2);
+/// Pieces that the last units of a budget may come in: an old envelope, what others returned, races for both.
+const PARTS_MAX: usize = 8;
 /// Texts kept for a worker that is not there yet.
 const EARLY_TEXTS_MAX: usize = 16;
 /// Of no bytes at all: what `Metadata` says when nothing is hashed.
@@ -355,7 +399,7 @@ const EMPTY_SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495
 
 #[cfg(test)]
 mod tests {
-    use super::{cut, price};
+    use super::{behind, cut, price};
     use crate::audio::{Encoding, Format, Meter, Tariff};
     use crate::units::Units;
     use bytes::Bytes;
@@ -379,6 +423,15 @@ mod tests {
         assert_eq!(cost, Units::from(15));
         assert_eq!(after.samples(), 240);
         assert_eq!(part.iter().map(Bytes::len).collect::<Vec<_>>(), [320, 160]);
+    }
+
+    #[test]
+    fn parts_and_rest_are_the_batch() {
+        let batch = vec![Bytes::from_static(b"abc"), Bytes::from_static(b"defg"), Bytes::from_static(b"h")];
+        for bytes in 0..=8 {
+            let rest = behind(&batch, bytes);
+            assert_eq!(rest.concat(), &b"abcdefgh"[bytes..]);
+        }
     }
 
     #[test]

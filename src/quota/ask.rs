@@ -9,9 +9,9 @@
 //! An ask that goes on to another lease may have left its attachment in the last one (its first copy landed, its
 //! answer was lost). Each such place is handed out as a stray and settled with nothing used.
 
+use super::answer::{Reserved, Why};
 use super::keys::Name;
 use super::period::Window;
-use super::script::{Reserved, Why};
 use super::{Refusal, Terms};
 use crate::limits::{CHUNK_ASKS_MAX, NAME_BYTES_MAX};
 use crate::units::Units;
@@ -76,14 +76,30 @@ impl Place {
     }
 }
 
+/// How much is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    /// At most this.
+    pub want: Units,
+    /// The share of what is free counts as at least this.
+    pub floor: Units,
+    /// Less than this is a refusal.
+    pub least: Units,
+}
+
+impl Size {
+    /// Makes the parts fit each other: `least` is the smallest.
+    pub(super) fn new(want: Units, floor: Units, least: Units) -> Self {
+        Self { want: want.max(least), floor: floor.max(least), least }
+    }
+}
+
 /// One question.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub n: u64,
     pub attachment: u32,
-    pub want: Units,
-    pub floor: Units,
-    pub least: Units,
+    pub size: Size,
     pub window: Window,
     tries: u32,
 }
@@ -104,15 +120,8 @@ pub(super) enum Next {
 }
 
 impl Ask {
-    pub(super) const fn new(
-        n: u64,
-        attachment: u32,
-        want: Units,
-        floor: Units,
-        least: Units,
-        window: Window,
-    ) -> Self {
-        Self { n, attachment, want, floor, least, window, tries: 0 }
+    pub(super) const fn new(n: u64, attachment: u32, size: Size, window: Window) -> Self {
+        Self { n, attachment, size, window, tries: 0 }
     }
 
     /// The attachment's name in lease `n`.
@@ -128,7 +137,7 @@ impl Ask {
                 let (tally, waste) = (Units::ZERO, Units::ZERO);
                 let attachment = self.name(deed);
                 Next::In(
-                    Place { n, period, attachment, want: self.want, granted, left, tally, waste },
+                    Place { n, period, attachment, want: self.size.want, granted, left, tally, waste },
                     free,
                     cap,
                 )

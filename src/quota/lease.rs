@@ -23,9 +23,10 @@ use std::sync::Arc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::ask::{Ask, Deed, Next, Place};
-use super::script::{self, Admitted, Reserved};
+use super::answer::Admitted;
+use super::ask::{Ask, Deed, Place, Size};
 use super::store::{Charge, StoreError};
+use super::work::{AskError, Asked, Work, beat, run_ask};
 use super::{Admission, Name, OpenError, Pause, Quota, Refusal, Settlement, Terms, pauses};
 use crate::ending::Ending;
 use crate::limits::{ADMIT_TRIES_MAX, REFUSED_PAUSE, SETTLE_WAIT};
@@ -51,33 +52,6 @@ pub struct Lease {
     settles: Vec<JoinHandle<()>>,
     over: Option<Ending>,
     total: Settlement,
-}
-
-/// What background work found.
-pub(super) enum Work {
-    Asked(Asked),
-    Beat { moved: Option<u64>, over: Option<Ending>, free: Option<Units>, cap: Option<Units> },
-}
-
-/// The end of one ask, and the attachments that it may have left behind.
-pub(super) struct Asked {
-    ask: Ask,
-    strays: Vec<(u64, u32, String)>,
-    end: Result<(Place, Option<Units>, Units), AskError>,
-}
-
-impl Asked {
-    /// Every place that the ask got or may have got.
-    pub(super) fn places(&self, deed: &Deed) -> Vec<Place> {
-        let strays =
-            self.strays.iter().map(|(n, attachment, period)| Place::stray(deed, *n, *attachment, period));
-        strays.chain(self.end.iter().map(|(place, ..)| place.clone())).collect()
-    }
-}
-
-pub(super) enum AskError {
-    Refused(Refusal),
-    Store(StoreError),
 }
 
 /// Whether a place could be had.
@@ -118,7 +92,7 @@ impl Lease {
             quota,
         };
         metrics::gauge!("voxgate_leases_open").increment(1.0);
-        let ask = lease.compose(1, want, floor, floor);
+        let ask = lease.compose(1, Size::new(want, floor, floor));
         let until = Instant::now() + lease.quota.0.settings.hold;
         let asked = run_ask(lease.quota.clone(), lease.deed.clone(), ask, until).await;
         match lease.take_asked(asked) {
@@ -280,8 +254,8 @@ impl Lease {
         let low = self.on.as_ref().is_some_and(|place| left.get() * 4 < place.granted.get());
         let refused = self.refused.as_ref().is_some_and(|(at, ..)| at.elapsed() < REFUSED_PAUSE);
         if low && !refused && self.ahead.is_none() && self.work.is_none() {
-            let (want, floor) = (self.grow(), Units::from(1));
-            let ask = self.compose(self.current + 1, want, floor, floor);
+            let size = Size::new(self.grow(), self.floor(), Units::from(1));
+            let ask = self.compose(self.current + 1, size);
             let (quota, deed) = (self.quota.clone(), self.deed.clone());
             let until = Instant::now() + quota.0.settings.hold;
             self.work =
@@ -302,21 +276,21 @@ impl Lease {
         self.want
     }
 
-    fn compose(&mut self, n: u64, want: Units, floor: Units, least: Units) -> Ask {
+    fn compose(&mut self, n: u64, size: Size) -> Ask {
         let account = &self.deed.terms.account;
         let window = account.period.window(&account.zone, self.quota.now_ms() / 1000);
         self.minted += 1;
-        Ask::new(n, self.minted, want.max(least), floor.max(least), least, window)
+        Ask::new(n, self.minted, size, window)
     }
 
     /// Gets a place that `cost` can be taken from, and leaves the one that it can't.
     async fn step(&mut self, cost: Units, until: Instant) -> Result<Step, StoreError> {
-        if self.ahead.is_none() {
-            if let Some(work) = &mut self.work {
-                let done = work.await;
-                self.work = None;
-                self.absorb(done.ok());
-            }
+        if self.ahead.is_none()
+            && let Some(work) = &mut self.work
+        {
+            let done = work.await;
+            self.work = None;
+            self.absorb(done.ok());
         }
         if let Some(ending) = self.over {
             return Ok(Step::Refused(if ending == Ending::Revoked {
@@ -334,14 +308,15 @@ impl Lease {
         let least =
             if self.on.as_ref().is_some_and(|place| !place.left.is_zero()) { cost } else { Units::from(1) };
         let returned = self.finish_settles().await;
-        if let Some((at, asked, why)) = self.refused.as_ref().filter(|_| !returned) {
-            if at.elapsed() < REFUSED_PAUSE && *asked <= least {
-                return Ok(Step::Refused(why.clone()));
-            }
+        if let Some((at, asked, why)) = self.refused.as_ref().filter(|_| !returned)
+            && at.elapsed() < REFUSED_PAUSE
+            && *asked <= least
+        {
+            return Ok(Step::Refused(why.clone()));
         }
         let resumes = self.on.is_none() && self.current > self.barred;
         let n = if resumes { self.current } else { self.current + 1 };
-        let ask = self.compose(n, self.want.max(cost), self.floor(), least);
+        let ask = self.compose(n, Size::new(self.want.max(cost), self.floor(), least));
         let asked = run_ask(self.quota.clone(), self.deed.clone(), ask, until).await;
         match self.take_asked(asked) {
             Ok(place) => {
@@ -372,10 +347,10 @@ impl Lease {
 
     /// Takes the result of background work that has finished; never waits for one that has not.
     async fn absorb_finished(&mut self) {
-        if self.work.as_ref().is_some_and(JoinHandle::is_finished) {
-            if let Some(work) = self.work.take() {
-                self.absorb(work.await.ok());
-            }
+        if self.work.as_ref().is_some_and(JoinHandle::is_finished)
+            && let Some(work) = self.work.take()
+        {
+            self.absorb(work.await.ok());
         }
     }
 
@@ -460,15 +435,6 @@ impl Drop for Lease {
     }
 }
 
-impl From<AskError> for StoreError {
-    fn from(error: AskError) -> Self {
-        match error {
-            AskError::Store(error) => error,
-            AskError::Refused(refusal) => Self::Odd(format!("{refusal:?}")),
-        }
-    }
-}
-
 /// Units of so much audio time at a rate, at least 1.
 fn audio(time: std::time::Duration, units_per_second: u32) -> Units {
     let units = time.as_millis() * u128::from(units_per_second) / 1000;
@@ -483,99 +449,3 @@ fn meta(ending: Ending, note: &str) -> String {
 
 /// Of a row whose stream went on to another lease, or rests.
 pub(super) const META_MOVED_ON: &str = r#"{"ending":"moved_on","worker":""}"#;
-
-/// Asks until there is a place, a refusal, or no more time.
-async fn run_ask(quota: Quota, deed: Arc<Deed>, mut ask: Ask, until: Instant) -> Asked {
-    let (mut pause, mut strays, mut in_doubt) = (Pause::new(), Vec::new(), false);
-    let end = loop {
-        match quota.reserve(&deed, &ask).await {
-            Ok(reserved) => {
-                let before = (ask.n, ask.attachment, ask.window.id.clone());
-                match ask.answer(&deed, reserved) {
-                    Next::In(place, free, cap) => break Ok((place, free, cap)),
-                    Next::Again if ask.n == before.0 => {}
-                    Next::Again => {
-                        strays.extend(in_doubt.then_some(before));
-                        in_doubt = false;
-                    }
-                    Next::Refused(why) => {
-                        strays.extend(in_doubt.then_some(before));
-                        break Err(AskError::Refused(why));
-                    }
-                    Next::Corrupt(key) => break Err(AskError::Store(StoreError::Corrupt(key))),
-                    Next::Restless => {
-                        break Err(AskError::Store(StoreError::Away("the session moves too fast".into())));
-                    }
-                }
-            }
-            Err(error) => {
-                in_doubt |= error.charge() == Charge::Unknown;
-                if Instant::now() >= until || !(pauses(&error) || error.charge() == Charge::Unknown) {
-                    strays.extend(in_doubt.then_some((ask.n, ask.attachment, ask.window.id.clone())));
-                    break Err(AskError::Store(error));
-                }
-                pause.wait().await;
-            }
-        }
-    };
-    Asked { ask, strays, end }
-}
-
-/// One heartbeat: is the key still good, and where is the session?
-async fn beat(quota: &Quota, deed: &Deed, places: &[Place]) -> Work {
-    let (mut moved, mut over, mut free, mut cap) = (None, None, None, None);
-    match quota.key_revoked(deed).await {
-        Ok(true) => over = Some(Ending::Revoked),
-        Ok(false) => {}
-        Err(error) => tracing::debug!(%error, "heartbeat could not read its key"),
-    }
-    if places.is_empty() {
-        quota.keep_stream(deed).await;
-    }
-    for place in places {
-        match quota.renew(deed, place).await {
-            Ok(Reserved::In { free: f, cap: c, .. }) => (free, cap) = (f.or(free), Some(c)),
-            Ok(Reserved::Moved { n, .. }) => moved = Some(n),
-            Ok(Reserved::Ended | Reserved::NotYours | Reserved::Conflict) => over = Some(Ending::Revoked),
-            Ok(Reserved::Lost | Reserved::Corrupt(_)) => over = Some(Ending::StoreCorrupt),
-            // A closed or refused lease shows at the next admit, as a lapse.
-            Ok(Reserved::Closed { .. } | Reserved::StalePeriod { .. } | Reserved::Refuse { .. }) => {}
-            Err(error) => tracing::debug!(%error, "heartbeat got no answer"),
-        }
-    }
-    Work::Beat { moved, over, free, cap }
-}
-
-impl Quota {
-    async fn admit(&self, deed: &Deed, n: u64, cost: Units) -> Result<Admitted, StoreError> {
-        let (key, cost) = (self.quota_key(deed, n), cost.to_string());
-        let start = Instant::now();
-        let reply = self.call(&script::ADMIT, &[&key], &[&cost]).await;
-        metrics::histogram!("voxgate_admit_seconds").record(start.elapsed());
-        Admitted::read(&reply?)
-    }
-
-    pub(super) fn quota_key(&self, deed: &Deed, n: u64) -> String {
-        self.spell().quota(deed.account(), &deed.sid, n)
-    }
-
-    async fn reserve(&self, deed: &Deed, ask: &Ask) -> Result<Reserved, StoreError> {
-        let (keys, call) = self.reserve_call(deed, ask);
-        let (keys, args) = (keys.each_ref().map(String::as_str), call.args());
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let reserved = Reserved::read(&self.call(&script::RESERVE, &keys, &args).await?)?;
-        metrics::counter!("voxgate_reserves_total", "answer" => reserved.word()).increment(1);
-        if let Some(now_ms) = reserved.now_ms() {
-            self.heard(now_ms);
-        }
-        Ok(reserved)
-    }
-
-    async fn renew(&self, deed: &Deed, place: &Place) -> Result<Reserved, StoreError> {
-        let attachment =
-            place.attachment.rsplit_once('.').and_then(|(_, minted)| minted.parse().ok()).unwrap_or(0);
-        let window = super::period::Window { id: place.period.clone(), start: 0, end: 1 };
-        let least = Units::from(1);
-        self.reserve(deed, &Ask::new(place.n, attachment, place.want, least, least, window)).await
-    }
-}

@@ -31,6 +31,7 @@ use crate::limits::{ADMIT_PROBE_KEY_MS, DEADLINE, HOLD};
 use crate::units::Units;
 
 mod accounts;
+pub mod answer;
 mod ask;
 pub mod keys;
 mod lease;
@@ -39,13 +40,15 @@ pub mod reaper;
 pub mod script;
 mod settler;
 pub mod store;
+mod work;
 
 pub use accounts::{Account, Key};
+use answer::Books;
 use keys::Keys;
 pub use keys::Name;
 pub use lease::Lease;
 pub use period::PeriodRule;
-use script::{Books, Reserve};
+use script::Reserve;
 use store::{Charge, Reply, Script, Store, StoreError};
 
 /// What an operator can set about money.
@@ -306,11 +309,11 @@ impl Quota {
         self.command(&["SET", &key, &most, "PX", ADMIT_PROBE_KEY_MS]).await?;
         let start = Instant::now();
         let reply = self.0.store.run(&script::ADMIT, &[&key], &[&most]).await?;
-        let admitted = script::Admitted::read(&reply)?;
+        let admitted = answer::Admitted::read(&reply)?;
         let took = start.elapsed();
         metrics::histogram!("voxgate_probe_seconds", "script" => "admit").record(took);
         match admitted {
-            script::Admitted::Grant(left) if left.is_zero() => Ok(took),
+            answer::Admitted::Grant(left) if left.is_zero() => Ok(took),
             other => Err(StoreError::Odd(format!("probe answered {other:?}"))),
         }
     }
@@ -402,9 +405,9 @@ impl Quota {
             terms: deed.contract.clone(),
             attachment: ask.name(deed),
             stream: deed.stream.clone(),
-            want: ask.want,
-            floor: ask.floor,
-            least: ask.least,
+            want: ask.size.want,
+            floor: ask.size.floor,
+            least: ask.size.least,
             cap: deed.terms.account.cap,
             share: deed.terms.account.share,
             key_cap: key.cap,

@@ -17,10 +17,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::answer::Reaped;
 use super::keys::{ACTIVE_SHARDS, Member, Name};
-use super::script::{self, Reaped};
 use super::store::{Reply, StoreError};
-use super::{Quota, TOMBSTONE_MS, accounts, ms};
+use super::{Quota, TOMBSTONE_MS, accounts, ms, script};
 use crate::limits::{ACTIVE_KEEP, HEARTBEAT, REAP_BATCH, REAP_EVERY};
 
 /// What one round did.

@@ -12,10 +12,11 @@ use std::sync::atomic::Ordering;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::answer::{Bill, Settled};
 use super::ask::{Deed, Place};
-use super::lease::Work;
-use super::script::{self, Bill, Settle, Settled};
+use super::script::{self, Settle};
 use super::store::StoreError;
+use super::work::Work;
 use super::{Pause, Quota, TOMBSTONE_MS, ms};
 use crate::units::Units;
 

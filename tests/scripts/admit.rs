@@ -1,6 +1,6 @@
 //! `lua/admit.lua`: one chunk, one key.
 
-use voxgate::quota::script::Admitted;
+use voxgate::quota::answer::Admitted;
 use voxgate::quota::store::StoreError;
 
 use super::bench::{Bench, Stores, ask, units};

@@ -1,10 +1,9 @@
 //! The bench that the script tests work at: one account on one store, and short ways to call each verb.
 
 use voxgate::quota::Name;
+use voxgate::quota::answer::{Admitted, Books, Entry, Raised, Reaped, Reserved, Settled};
 use voxgate::quota::keys::{Keys, Member};
-use voxgate::quota::script::{
-    self, Admitted, Books, Entry, Raised, Reaped, Reserve, Reserved, Settle, Settled,
-};
+use voxgate::quota::script::{self, Reserve, Settle};
 use voxgate::quota::store::embedded::{Clock, Embedded};
 use voxgate::quota::store::redis::RedisStore;
 use voxgate::quota::store::{Reply, Script, Store, StoreError};

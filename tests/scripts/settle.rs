@@ -1,6 +1,7 @@
 //! `lua/settle.lua`, `lua/reap.lua`, `lua/topup.lua`: how leases end and caps rise.
 
-use voxgate::quota::script::{Admitted, Bill, Raised, Reaped, Reserve, Reserved, Settle, Settled};
+use voxgate::quota::answer::{Admitted, Bill, Raised, Reaped, Reserved, Settled};
+use voxgate::quota::script::{Reserve, Settle};
 use voxgate::quota::store::StoreError;
 use voxgate::units::Units;
 

@@ -71,7 +71,7 @@ pub enum StoreError {
     #[error("store is busy in another script")]
     Busy,
     /// The server can't serve this now or is not the one to ask (`LOADING`, `CLUSTERDOWN`, `TRYAGAIN`,
-    /// `MASTERDOWN`, `READONLY`, `MOVED`, `ASK`), or could not be reached at all. Charge: none.
+    /// `MASTERDOWN`, `READONLY`, `MOVED`, `ASK`, `NOSCRIPT`), or could not be reached at all. Charge: none.
     #[error("store is not serving: {0}")]
     Away(String),
     /// The server refuses writes (`OOM`, `MISCONF`, `NOREPLICAS`). Charge: none.
@@ -102,6 +102,24 @@ impl StoreError {
                 Charge::None
             }
             Self::Odd(_) | Self::Late(_) | Self::Lost(_) => Charge::Unknown,
+        }
+    }
+
+    /// The error that a reply's error text means; the first word decides, never the rest, but for the two
+    /// texts that say that a value is no integer.
+    pub fn from_text(text: &str) -> Self {
+        let code = text.split([' ', '\r', '\n']).next().unwrap_or_default();
+        match code {
+            "BUSY" => Self::Busy,
+            "LOADING" | "CLUSTERDOWN" | "TRYAGAIN" | "MASTERDOWN" | "READONLY" | "MOVED" | "ASK"
+            | "NOSCRIPT" => Self::Away(text.to_owned()),
+            "OOM" | "MISCONF" | "NOREPLICAS" => Self::Refuses(text.to_owned()),
+            "NOAUTH" | "NOPERM" | "WRONGPASS" => Self::Denied(text.to_owned()),
+            "WRONGTYPE" => Self::Corrupt(text.to_owned()),
+            _ if NO_INTEGER.iter().any(|no_integer| text.starts_with(no_integer)) => {
+                Self::Corrupt(text.to_owned())
+            }
+            _ => Self::Odd(text.to_owned()),
         }
     }
 
@@ -212,5 +230,47 @@ impl Store {
             Kind::Embedded(_) => "embedded",
             Kind::Redis(_) => "redis",
         }
+    }
+}
+
+const NO_INTEGER: [&str; 2] = ["ERR value is not an integer", "ERR hash value is not an integer"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_word_decides_the_error() {
+        for (text, word) in [
+            ("BUSY Valkey is busy running a script.", "busy"),
+            ("LOADING Redis is loading the dataset in memory", "away"),
+            ("MOVED 3999 127.0.0.1:6381", "away"),
+            ("READONLY You can't write against a read only replica.", "away"),
+            ("NOSCRIPT No matching script.", "away"),
+            ("OOM command not allowed when used memory > 'maxmemory'. script: 12", "refuses"),
+            ("NOREPLICAS Not enough good replicas to write.", "refuses"),
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value script: on @user_script:3.",
+                "corrupt",
+            ),
+            ("ERR value is not an integer or out of range script: on @user_script:3.", "corrupt"),
+            ("ERR hash value is not an integer", "corrupt"),
+            ("NOAUTH Authentication required.", "denied"),
+            ("WRONGPASS invalid username-password pair", "denied"),
+            ("ERR increment or decrement would overflow", "odd"),
+            ("CROSSSLOT Keys in request don't hash to the same slot", "odd"),
+            ("BUSYKEY Target key name already exists.", "odd"),
+            ("", "odd"),
+        ] {
+            assert_eq!(StoreError::from_text(text).word(), word, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_doubtful_errors_may_have_charged() {
+        assert_eq!(StoreError::from_text("BUSY x").charge(), Charge::None);
+        assert_eq!(StoreError::from_text("WRONGTYPE x").charge(), Charge::None);
+        assert_eq!(StoreError::from_text("ERR x").charge(), Charge::Unknown);
+        assert_eq!(StoreError::Late(Duration::from_secs(2)).charge(), Charge::Unknown);
     }
 }

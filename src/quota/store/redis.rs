@@ -124,7 +124,9 @@ impl RedisStore {
         for _ in 0..LOADS_MAX {
             let seen = self.0.loaded.load(Ordering::Acquire);
             match self.send(&call).await {
-                Err(StoreError::Odd(text)) if text.starts_with("NOSCRIPT") => self.load(script, seen).await?,
+                Err(StoreError::Away(text)) if text.starts_with("NOSCRIPT") => {
+                    self.load(script, seen).await?
+                }
                 answer => return answer,
             }
         }

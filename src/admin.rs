@@ -1,1 +1,0 @@
-//! Placeholder of the admin room; filled in the next commits.

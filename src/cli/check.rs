@@ -1,0 +1,248 @@
+//! `check`: tries out everything that `serve` needs and says, line by line, what is wrong and how to mend it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Args;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use serde_json::json;
+use voxgate::config::Config;
+use voxgate::quota::Quota;
+use voxgate::quota::period::zone_known;
+use voxgate::quota::store::{Store, StoreError};
+use voxgate::worker::WorkerSpec;
+
+use super::store::{Finding, Grade, inspect};
+use super::{ConfigArgs, Failure, fit, told};
+
+/// Calls of one script that the table is made of.
+const PROBES: u32 = 200;
+/// How long all of them may take.
+const PROBES_LONGEST: Duration = Duration::from_secs(20);
+/// How long a worker may take to answer.
+const WORKER_PATIENCE: Duration = Duration::from_secs(5);
+/// A slower script call is worth a warning: it holds up every chunk of audio.
+const SLOW_P99: Duration = Duration::from_millis(10);
+
+const EXAMPLES: &str = "\
+Examples:
+  voxgate check --config voxgate.toml
+  voxgate check --store redis://127.0.0.1:6379 --json
+
+Exit codes: 0 nothing failed (there may be warnings), 1 something failed,
+78 the configuration is wrong.";
+
+/// Tries out configuration, ports, store and workers; measures the scripts.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct CheckArgs {
+    /// Print JSON instead of text.
+    #[arg(long, env = "VOXGATE_JSON")]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
+    let config = match args.config.load() {
+        Ok(config) => config,
+        Err(failure) => {
+            if args.json {
+                told::json(&json!({ "findings": [Finding::fail("config", failure.text(), "see stderr")] }));
+            }
+            return Err(failure);
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::failed(format!("no runtime: {error}")))?;
+    let mut findings = vec![Finding::pass("config", "every setting is allowed")];
+    findings.extend(runtime.block_on(ports(&config)));
+    findings.push(descriptors(config.limits.streams_max));
+    findings.push(zones());
+    findings.push(token(&config));
+    findings.extend(models(&config));
+    let table = runtime.block_on(store(&config, &mut findings));
+    findings.extend(workers(&config.workers));
+    tell(&findings, &table, args.json);
+    let failed = findings.iter().filter(|finding| finding.grade == Grade::Fail).count();
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(Failure::failed(format!("{failed} of {} checks failed", findings.len())))
+    }
+}
+
+/// What calls of one script took, in milliseconds.
+#[derive(Debug, Serialize)]
+struct Latency {
+    script: &'static str,
+    calls: u64,
+    p50_ms: f64,
+    p99_ms: f64,
+    max_ms: f64,
+}
+
+fn tell(findings: &[Finding], table: &[Latency], as_json: bool) {
+    if as_json {
+        told::json(&json!({ "findings": findings, "scripts": table }));
+        return;
+    }
+    for finding in findings {
+        told::line(&format!("{}  {:<18} {}", finding.grade.word(), finding.name, finding.reason));
+        if !finding.fix.is_empty() {
+            told::line(&format!("      {:<18} fix: {}", "", finding.fix));
+        }
+    }
+    if !table.is_empty() {
+        told::line("");
+        let row = |line: &Latency| {
+            let times = [line.p50_ms, line.p99_ms, line.max_ms].map(|ms| format!("{ms:.3}"));
+            [vec![line.script.to_owned(), line.calls.to_string()], times.to_vec()].concat()
+        };
+        let rows: Vec<_> = table.iter().map(row).collect();
+        told::out(&told::table(&["script", "calls", "p50 ms", "p99 ms", "max ms"], &rows));
+    }
+}
+
+async fn ports(config: &Config) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (name, address) in
+        [("public address", config.listen.address), ("admin address", config.admin.address)]
+    {
+        findings.push(port(name, address).await);
+    }
+    if !config.listen.address.ip().is_loopback() {
+        let reason = format!("{} can be reached from other machines, without TLS", config.listen.address);
+        findings.push(Finding::warn("public TLS", reason, "put a TLS proxy (Caddy, nginx) in front"));
+    }
+    findings
+}
+
+async fn port(name: &str, address: SocketAddr) -> Finding {
+    match tokio::net::TcpListener::bind(address).await {
+        Ok(_) => Finding::pass(name, format!("{address} is free")),
+        Err(error) => {
+            let fix = "stop what listens there (is `voxgate serve` running?), or choose another port";
+            Finding::fail(name, format!("can't listen on {address}: {error}"), fix)
+        }
+    }
+}
+
+/// Each stream needs two descriptors: the client's socket and the worker's.
+fn descriptors(streams_max: u32) -> Finding {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let soft = line.and_then(|line| line.split_whitespace().next()).map(|word| word.parse::<u64>());
+    let needed = 2 * u64::from(streams_max) + 128;
+    match soft {
+        Some(Ok(soft)) if soft < needed => {
+            let reason = format!("{soft} allowed, {needed} needed for limits.streams_max = {streams_max}");
+            Finding::warn(
+                "open files",
+                reason,
+                "raise it (ulimit -n, LimitNOFILE=), or lower limits.streams_max",
+            )
+        }
+        Some(Ok(soft)) => Finding::pass("open files", format!("{soft} allowed, {needed} needed")),
+        // `unlimited`, or a system without /proc.
+        Some(Err(_)) | None => Finding::pass("open files", "no limit found"),
+    }
+}
+
+fn zones() -> Finding {
+    if zone_known("Europe/Berlin") {
+        Finding::pass("time zones", "the zone database is there")
+    } else {
+        let reason = "no zone database: accounts can only use UTC and fixed periods";
+        Finding::warn("time zones", reason, "install the package tzdata")
+    }
+}
+
+fn token(config: &Config) -> Finding {
+    match config.admin.token {
+        Some(_) => Finding::pass("admin token", "configured"),
+        None => Finding::pass("admin token", "none configured: `serve` makes one at its start"),
+    }
+}
+
+/// Models with a tariff that no worker serves are most likely typing mistakes.
+fn models(config: &Config) -> Option<Finding> {
+    let served =
+        |model: &String| config.workers.iter().any(|w| w.models.is_empty() || w.models.contains(model));
+    let lost: Vec<_> = config.models.keys().filter(|model| !served(model)).cloned().collect();
+    let reason = format!("no worker serves {}", lost.join(", "));
+    (!lost.is_empty()).then(|| Finding::warn("models", reason, "compare [models] with the workers' models"))
+}
+
+async fn store(config: &Config, findings: &mut Vec<Finding>) -> Vec<Latency> {
+    let outcome = async {
+        let quota = Quota::new(Store::open(config.store.url.address())?, fit::quota_settings(config));
+        findings.extend(inspect(&quota, &config.store.url).await?);
+        let line = probe(&quota).await?;
+        let p99 = Duration::from_secs_f64(line.p99_ms / 1000.0);
+        findings.push(if p99 > SLOW_P99 {
+            let fix = "bring the store nearer, or see what else holds it (SLOWLOG, other scripts)";
+            Finding::warn("script latency", format!("admit takes {p99:?} at the 99th percentile"), fix)
+        } else {
+            Finding::pass("script latency", format!("admit takes at most {p99:?} in 99 of 100 calls"))
+        });
+        Ok::<_, StoreError>(vec![line])
+    };
+    match outcome.await {
+        Ok(table) => table,
+        Err(error) => {
+            let reason = format!("{}: {error}", config.store.url);
+            findings.push(Finding::fail("store", reason, "start it, or mend store.url and its ACL"));
+            Vec::new()
+        }
+    }
+}
+
+async fn probe(quota: &Quota) -> Result<Latency, StoreError> {
+    let longest = u64::try_from(PROBES_LONGEST.as_nanos()).unwrap_or(u64::MAX);
+    let times = Histogram::<u64>::new_with_bounds(1, longest, 3);
+    let mut times = times.map_err(|error| StoreError::Odd(error.to_string()))?;
+    let until = tokio::time::Instant::now() + PROBES_LONGEST;
+    for _ in 0..PROBES {
+        let took = quota.probe().await?;
+        times.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        if tokio::time::Instant::now() > until {
+            break;
+        }
+    }
+    let ms = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64() * 1000.0;
+    Ok(Latency {
+        script: "admit",
+        calls: times.len(),
+        p50_ms: ms(times.value_at_quantile(0.5)),
+        p99_ms: ms(times.value_at_quantile(0.99)),
+        max_ms: ms(times.max()),
+    })
+}
+
+fn workers(workers: &[WorkerSpec]) -> Vec<Finding> {
+    if workers.is_empty() {
+        let fix = "name one: [[workers]] in the file, or --worker ws://127.0.0.1:7000";
+        return vec![Finding::warn("workers", "none configured: every stream will be refused", fix)];
+    }
+    let config = ureq::Agent::config_builder()
+        .timeout_global(Some(WORKER_PATIENCE))
+        .max_redirects(0)
+        .http_status_as_error(false)
+        .build();
+    let agent = ureq::Agent::from(config);
+    workers.iter().map(|worker| reach(&agent, worker)).collect()
+}
+
+/// Any HTTP answer will do: not every worker has a page for its state.
+fn reach(agent: &ureq::Agent, worker: &WorkerSpec) -> Finding {
+    let name = format!("worker {}", worker.name);
+    let url = worker.url.to_string();
+    let authority = url.strip_prefix("ws://").and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    match agent.get(format!("http://{authority}/v1/status")).call() {
+        Ok(_) => Finding::pass(&name, format!("{url} answers")),
+        Err(error) => Finding::fail(&name, format!("{url}: {error}"), "start it, or mend its url"),
+    }
+}

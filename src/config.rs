@@ -1,1 +1,0 @@
-//! Placeholder of the config room; filled in the next commits.

@@ -1,0 +1,147 @@
+//! What a stream sends off for: an ask, a heartbeat, and the calls that they and admission make.
+//!
+//! An ask runs in the foreground when a stream opens or its envelope is empty, in the background when the envelope
+//! runs low. It is repeated until the store has answered; see `ask.rs` for its states. A heartbeat is tried once.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::answer::{Admitted, Reserved};
+use super::ask::{Ask, Deed, Next, Place, Size};
+use super::store::{Charge, StoreError};
+use super::{Pause, Quota, Refusal, pauses, script};
+use crate::ending::Ending;
+use crate::units::Units;
+
+/// What background work found.
+pub(super) enum Work {
+    Asked(Asked),
+    Beat { moved: Option<u64>, over: Option<Ending>, free: Option<Units>, cap: Option<Units> },
+}
+
+/// The end of one ask, and the attachments that it may have left behind.
+pub(super) struct Asked {
+    pub ask: Ask,
+    pub strays: Vec<(u64, u32, String)>,
+    pub end: Result<(Place, Option<Units>, Units), AskError>,
+}
+
+impl Asked {
+    /// Every place that the ask got or may have got.
+    pub(super) fn places(&self, deed: &Deed) -> Vec<Place> {
+        let strays =
+            self.strays.iter().map(|(n, attachment, period)| Place::stray(deed, *n, *attachment, period));
+        strays.chain(self.end.iter().map(|(place, ..)| place.clone())).collect()
+    }
+}
+
+pub(super) enum AskError {
+    Refused(Refusal),
+    Store(StoreError),
+}
+
+impl From<AskError> for StoreError {
+    fn from(error: AskError) -> Self {
+        match error {
+            AskError::Store(error) => error,
+            AskError::Refused(refusal) => Self::Odd(format!("{refusal:?}")),
+        }
+    }
+}
+
+/// Asks until there is a place, a refusal, or no more time.
+pub(super) async fn run_ask(quota: Quota, deed: Arc<Deed>, mut ask: Ask, until: Instant) -> Asked {
+    let (mut pause, mut strays, mut in_doubt) = (Pause::new(), Vec::new(), false);
+    let end = loop {
+        match quota.reserve(&deed, &ask).await {
+            Ok(reserved) => {
+                let before = (ask.n, ask.attachment, ask.window.id.clone());
+                match ask.answer(&deed, reserved) {
+                    Next::In(place, free, cap) => break Ok((place, free, cap)),
+                    Next::Again if ask.n == before.0 => {}
+                    Next::Again => {
+                        strays.extend(in_doubt.then_some(before));
+                        in_doubt = false;
+                    }
+                    Next::Refused(why) => {
+                        strays.extend(in_doubt.then_some(before));
+                        break Err(AskError::Refused(why));
+                    }
+                    Next::Corrupt(key) => break Err(AskError::Store(StoreError::Corrupt(key))),
+                    Next::Restless => {
+                        break Err(AskError::Store(StoreError::Away("the session moves too fast".into())));
+                    }
+                }
+            }
+            Err(error) => {
+                in_doubt |= error.charge() == Charge::Unknown;
+                if Instant::now() >= until || !(pauses(&error) || error.charge() == Charge::Unknown) {
+                    strays.extend(in_doubt.then_some((ask.n, ask.attachment, ask.window.id.clone())));
+                    break Err(AskError::Store(error));
+                }
+                pause.wait().await;
+            }
+        }
+    };
+    Asked { ask, strays, end }
+}
+
+/// One heartbeat: is the key still good, and where is the session?
+pub(super) async fn beat(quota: &Quota, deed: &Deed, places: &[Place]) -> Work {
+    let (mut moved, mut over, mut free, mut cap) = (None, None, None, None);
+    match quota.key_revoked(deed).await {
+        Ok(true) => over = Some(Ending::Revoked),
+        Ok(false) => {}
+        Err(error) => tracing::debug!(%error, "heartbeat could not read its key"),
+    }
+    if places.is_empty() {
+        quota.keep_stream(deed).await;
+    }
+    for place in places {
+        match quota.renew(deed, place).await {
+            Ok(Reserved::In { free: f, cap: c, .. }) => (free, cap) = (f.or(free), Some(c)),
+            Ok(Reserved::Moved { n, .. }) => moved = Some(n),
+            Ok(Reserved::Ended | Reserved::NotYours | Reserved::Conflict) => over = Some(Ending::Revoked),
+            Ok(Reserved::Lost | Reserved::Corrupt(_)) => over = Some(Ending::StoreCorrupt),
+            // A closed or refused lease shows at the next admit, as a lapse.
+            Ok(Reserved::Closed { .. } | Reserved::StalePeriod { .. } | Reserved::Refuse { .. }) => {}
+            Err(error) => tracing::debug!(%error, "heartbeat got no answer"),
+        }
+    }
+    Work::Beat { moved, over, free, cap }
+}
+
+impl Quota {
+    pub(super) async fn admit(&self, deed: &Deed, n: u64, cost: Units) -> Result<Admitted, StoreError> {
+        let (key, cost) = (self.quota_key(deed, n), cost.to_string());
+        let start = Instant::now();
+        let reply = self.call(&script::ADMIT, &[&key], &[&cost]).await;
+        metrics::histogram!("voxgate_admit_seconds").record(start.elapsed());
+        Admitted::read(&reply?)
+    }
+
+    pub(super) fn quota_key(&self, deed: &Deed, n: u64) -> String {
+        self.spell().quota(deed.account(), &deed.sid, n)
+    }
+
+    async fn reserve(&self, deed: &Deed, ask: &Ask) -> Result<Reserved, StoreError> {
+        let (keys, call) = self.reserve_call(deed, ask);
+        let (keys, args) = (keys.each_ref().map(String::as_str), call.args());
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let reserved = Reserved::read(&self.call(&script::RESERVE, &keys, &args).await?)?;
+        metrics::counter!("voxgate_reserves_total", "answer" => reserved.word()).increment(1);
+        if let Some(now_ms) = reserved.now_ms() {
+            self.heard(now_ms);
+        }
+        Ok(reserved)
+    }
+
+    async fn renew(&self, deed: &Deed, place: &Place) -> Result<Reserved, StoreError> {
+        let attachment =
+            place.attachment.rsplit_once('.').and_then(|(_, minted)| minted.parse().ok()).unwrap_or(0);
+        let window = super::period::Window { id: place.period.clone(), start: 0, end: 1 };
+        let size = Size::new(place.want, Units::from(1), Units::from(1));
+        self.reserve(deed, &Ask::new(place.n, attachment, size, window)).await
+    }
+}
