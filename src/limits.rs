@@ -88,6 +88,10 @@ pub const QUOTA_FLUSH: Duration = Duration::from_secs(2);
 pub const CLIENT_PING: Duration = Duration::from_secs(20);
 /// How long what a client is sent may not move before its stream is ended (1013).
 pub const CLIENT_STUCK: Duration = Duration::from_secs(10);
+/// The same once [`CLIENT_BACKLOG_BYTES_MAX`] waits; below [`CLIENT_IDLE`], so that a client that stopped both ways
+/// learns the first reason.
+pub const CLIENT_CROWDED: Duration = Duration::from_secs(5);
+const _: () = assert!(CLIENT_CROWDED.as_secs() < CLIENT_IDLE.as_secs());
 /// How long there may be no room for a client's audio before its stream is ended (1008 `RATE-0000`).
 pub const HOLD_STUCK: Duration = Duration::from_secs(15);
 /// Messages without audio (pings, empty frames, control texts) that a client may send in [`FLOOD_WINDOW`]; SDKs

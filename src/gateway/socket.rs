@@ -29,6 +29,8 @@ pub(super) struct ClientSocket {
     socket: WebSocketStream<Tap>,
     /// Something was written and is not flushed yet.
     unflushed: bool,
+    /// How far behind the client was when that was last told.
+    told: Lag,
     /// The reading half is over: the library gives nothing more.
     deaf: bool,
     /// Bytes that had left when [`ClientSocket::moved`] was last asked.
@@ -47,10 +49,10 @@ impl ClientSocket {
             .max_frame_size(Some(limits::CHUNK_BYTES_MAX));
         let socket =
             WebSocketStream::from_partially_read(tap, early.to_vec(), Role::Server, Some(config)).await;
-        Self { socket, unflushed: false, deaf: false, seen: 0 }
+        Self { socket, unflushed: false, told: Lag::None, deaf: false, seen: 0 }
     }
 
-    /// The client's next frame. With `reading` false it only writes, and never returns unless writing fails.
+    /// The client's next frame. With `reading` false it only writes, and returns when that fails or falls behind.
     /// Cancel safe.
     pub(super) async fn next(&mut self, outbox: &Outbox, reading: bool) -> Frame {
         poll_fn(|cx| self.poll(cx, outbox, reading)).await
@@ -62,9 +64,13 @@ impl ClientSocket {
         std::mem::replace(&mut self.seen, written) != written
     }
 
-    /// Whether something waits to be sent.
-    pub(super) fn is_behind(&self, outbox: &Outbox) -> bool {
-        self.unflushed || !outbox.is_empty()
+    /// How far the client is behind with reading.
+    pub(super) fn lag(&self, outbox: &Outbox) -> Lag {
+        match (outbox.has_room(), self.unflushed || !outbox.is_empty()) {
+            (false, _) => Lag::Full,
+            (true, true) => Lag::Some,
+            (true, false) => Lag::None,
+        }
     }
 
     /// Sends what is left in the outbox and one Close frame, each within `patience`, then reads and drops until the
@@ -98,6 +104,10 @@ impl ClientSocket {
     fn poll(&mut self, cx: &mut Context<'_>, outbox: &Outbox, reading: bool) -> Poll<Frame> {
         if self.poll_write(cx, outbox).is_err() {
             return Poll::Ready(Frame::Gone);
+        }
+        let lag = self.lag(outbox);
+        if lag > std::mem::replace(&mut self.told, lag) {
+            return Poll::Ready(Frame::Behind);
         }
         if !reading || self.deaf {
             return Poll::Pending;
@@ -139,7 +149,7 @@ impl ClientSocket {
 
     fn poll_drained(&mut self, cx: &mut Context<'_>, outbox: &Outbox) -> Poll<Result<(), Error>> {
         self.poll_write(cx, outbox)?;
-        if self.is_behind(outbox) { Poll::Pending } else { Poll::Ready(Ok(())) }
+        if self.lag(outbox) == Lag::None { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 }
 
@@ -150,6 +160,8 @@ pub(super) enum Frame {
     Text(Utf8Bytes),
     /// A ping or pong: a sign of life.
     Sign,
+    /// Nothing came; but the client fell behind with reading.
+    Behind,
     /// A message above the limit; nothing more is read.
     Large,
     /// Not the WebSocket protocol; nothing more is read.
@@ -161,6 +173,17 @@ pub(super) enum Frame {
     Ended,
     /// The client closed the socket or the connection broke.
     Gone,
+}
+
+/// How far a client is behind with reading what it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lag {
+    /// Everything was handed to the operating system.
+    None,
+    /// Something waits.
+    Some,
+    /// As much waits as may.
+    Full,
 }
 
 fn broken(fault: &Error) -> Frame {

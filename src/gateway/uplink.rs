@@ -13,7 +13,7 @@ use super::clocks::{Alarm, Clocks, Due};
 use super::hold::Held;
 use super::meters;
 use super::session::Line;
-use super::socket::{ClientSocket, Frame};
+use super::socket::{ClientSocket, Frame, Lag};
 use crate::ending::Ending;
 use crate::limits;
 use crate::wire::FromClient;
@@ -69,7 +69,9 @@ impl<'a> Reader<'a> {
     /// Brings the clocks of both directions up to date; gives whether there is room to read on.
     fn look(&mut self, socket: &mut ClientSocket) -> bool {
         let now = Instant::now();
-        let (behind, moved) = (socket.is_behind(&self.line.outbox), socket.moved());
+        let (lag, moved) = (socket.lag(&self.line.outbox), socket.moved());
+        let behind = lag > Lag::None;
+        self.clocks.crowded = lag == Lag::Full;
         self.clocks.stuck = match self.clocks.stuck {
             Some(since) if behind && !moved => Some(since),
             _ => behind.then_some(now),
@@ -92,7 +94,9 @@ impl<'a> Reader<'a> {
 
     fn take(&mut self, frame: Frame) {
         let now = Instant::now();
-        self.clocks.hears(now);
+        if frame != Frame::Behind {
+            self.clocks.hears(now);
+        }
         match frame {
             Frame::Binary(audio) => {
                 let event = self.codec.binary(audio);
@@ -109,6 +113,7 @@ impl<'a> Reader<'a> {
                 let _ = self.line.close_code.set(code);
                 self.end(Ending::ClientFault, "protocol");
             }
+            Frame::Behind => {}
             Frame::Ended if self.finished => {}
             Frame::Ended | Frame::Gone => self.left(),
         }
