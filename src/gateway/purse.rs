@@ -97,7 +97,7 @@ impl<'a> Purse<'a> {
             self.digest.map_or_else(|| EMPTY_SHA256.to_owned(), |digest| hex::encode(digest.finalize()));
         let linked = self.feed.is_some();
         let (seconds, channels) = (self.meter.seconds(), self.meter.channels().unwrap_or(1));
-        let settlement = self.lease.settle(ending, &self.worker).await;
+        let settlement = Box::pin(self.lease.settle(ending, &self.worker)).await;
         Paid { settlement, seconds, channels, sha256, worker: self.worker, linked }
     }
 
@@ -120,7 +120,8 @@ impl<'a> Purse<'a> {
     /// One admit; what leaves nothing to be done ends the stream.
     async fn admit(&mut self, cost: Units, batch: &[Bytes]) -> Result<Answer, Ending> {
         let meters = &self.line.core.meters;
-        match self.lease.admit(cost).await {
+        // Boxed: idle streams are many, and need not carry the room for a call that is rare for them.
+        match Box::pin(self.lease.admit(cost)).await {
             Ok(Admission::Grant) => Ok(Answer::Granted),
             Ok(Admission::Refuse { left, why }) => Ok(Answer::Refused { left, why }),
             Ok(Admission::Lapse) => {
@@ -182,7 +183,8 @@ impl<'a> Purse<'a> {
 
     async fn connect(&mut self) -> Result<Feed, Ending> {
         let line = self.line;
-        let asked = line.core.pool.link(&line.plan.listen.model, &line.plan.listen.worker_query);
+        // Boxed, so that its size is not part of every stream's for life.
+        let asked = Box::pin(line.core.pool.link(&line.plan.listen.model, &line.plan.listen.worker_query));
         let link = self.attend(asked).await?.map_err(|none| {
             line.explain(none.to_string());
             Ending::WorkerGone

@@ -6,6 +6,7 @@
 //! no money and no client.
 
 mod check;
+mod feed;
 mod link;
 mod roster;
 
@@ -17,7 +18,8 @@ use metrics::{Gauge, Histogram, gauge, histogram};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub use self::link::{Feed, FromWorker, Link, Undelivered, WorkerGone};
+pub use self::feed::{Feed, Undelivered, WorkerGone};
+pub use self::link::{FromWorker, Link};
 use self::roster::Roster;
 use crate::limits;
 
