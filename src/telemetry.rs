@@ -40,6 +40,10 @@ pub fn filter(text: &str) -> Option<EnvFilter> {
 /// Starts logging to stderr as the configuration says; a second call changes nothing.
 pub fn start_log(log: &Log) {
     let filter = filter(&log.level).unwrap_or_else(|| EnvFilter::new("info"));
+    let filter = SILENT.iter().fold(filter, |filter, quiet| match quiet.parse() {
+        Ok(directive) => filter.add_directive(directive),
+        Err(_) => filter,
+    });
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let terminal = std::io::stderr().is_terminal();
     // A logger that is there already stays: tests start many servers in one process.
@@ -52,6 +56,9 @@ pub fn start_log(log: &Log) {
         }
     };
 }
+
+/// Libraries that print whole frames and handshakes, secrets among them, at their lowest level.
+const SILENT: [&str; 2] = ["tungstenite=off", "tokio_tungstenite=off"];
 
 /// Whether colours are wanted at all: `NO_COLOR` is unset or empty.
 pub fn colour() -> bool {

@@ -97,7 +97,7 @@ impl<'a> Purse<'a> {
             self.digest.map_or_else(|| EMPTY_SHA256.to_owned(), |digest| hex::encode(digest.finalize()));
         let linked = self.feed.is_some();
         let (seconds, channels) = (self.meter.seconds(), self.meter.channels().unwrap_or(1));
-        let settlement = Box::pin(self.lease.settle(ending, &self.worker)).await;
+        let settlement = self.lease.settle(ending, &self.worker).await;
         Paid { settlement, seconds, channels, sha256, worker: self.worker, linked }
     }
 
@@ -121,7 +121,7 @@ impl<'a> Purse<'a> {
     async fn admit(&mut self, cost: Units, batch: &[Bytes]) -> Result<Answer, Ending> {
         let meters = &self.line.core.meters;
         // Boxed: idle streams are many, and need not carry the room for a call that is rare for them.
-        match Box::pin(self.lease.admit(cost)).await {
+        match self.lease.admit(cost).await {
             Ok(Admission::Grant) => Ok(Answer::Granted),
             Ok(Admission::Refuse { left, why }) => Ok(Answer::Refused { left, why }),
             Ok(Admission::Lapse) => {
@@ -283,14 +283,13 @@ impl<'a> Purse<'a> {
     }
 
     fn beat(&mut self) {
-        if self.spoke.elapsed() >= limits::LEASE_IDLE && self.line.hold.is_empty() {
-            if !self.rested {
-                self.lease.rest();
-                self.rested = true;
-            }
-        } else {
-            self.lease.beat();
+        let quiet = self.spoke.elapsed() >= limits::LEASE_IDLE && self.line.hold.is_empty();
+        if quiet && !self.rested {
+            self.lease.rest();
+            self.rested = true;
         }
+        // A resting stream beats too: it keeps its place under the key's cap, and hears a revocation.
+        self.lease.beat();
         self.line.learn(&self.lease);
     }
 

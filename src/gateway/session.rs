@@ -56,7 +56,7 @@ pub(super) struct Door {
 /// Lives one stream from its reservation to its last Close frame.
 pub(super) async fn live(core: Arc<Core>, plan: Plan, door: Door) {
     let started = Instant::now();
-    let lease = match Box::pin(core.quota.open(plan.terms())).await {
+    let lease = match core.quota.open(plan.terms()).await {
         Ok(lease) => lease,
         Err(error) => {
             let refusal = refusal(&error);
@@ -77,7 +77,7 @@ pub(super) async fn live(core: Arc<Core>, plan: Plan, door: Door) {
     let (ending, paid) = match upgraded.map(into_socket) {
         Some(socket) => line.carry(&mut socket.await, lease, &session, &created).await,
         None => {
-            Box::pin(lease.settle(Ending::ClientGone, "")).await;
+            lease.settle(Ending::ClientGone, "").await;
             (Ending::ClientGone, None)
         }
     };
