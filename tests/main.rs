@@ -15,6 +15,8 @@ mod differential;
 mod harness;
 mod harness_facts;
 mod money;
+mod operation;
 mod scripts;
+mod shared;
 mod tidy;
 mod words;
