@@ -1,6 +1,6 @@
 //! External transcription workers: whom to ask, and one connection to each that was asked.
 //!
-//! [`Pool::link`] picks the least loaded worker that is well and has room, and opens a [`Link`] to it. A [`Slot`]
+//! [`Pool::link`] picks the least loaded worker that is well and has room, and opens a [`Link`] to it. A `Slot`
 //! counts the stream until the link is dropped. A worker that can't be reached is left out for a growing, bounded
 //! time, then tried by one stream; the last one that is left is never out for longer than a second. This room knows
 //! no money and no client.
