@@ -17,4 +17,5 @@ mod harness_facts;
 mod money;
 mod scripts;
 mod tidy;
+mod tokens;
 mod words;

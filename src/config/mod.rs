@@ -15,6 +15,7 @@ mod fault;
 mod keys;
 mod reader;
 mod settings;
+mod tokens;
 mod values;
 
 pub use fault::{Fault, Faults, Origin};
@@ -41,6 +42,8 @@ pub struct Config {
     pub store: Store,
     /// How money is cut up.
     pub quota: QuotaRules,
+    /// What short-lived tokens are signed with; none: a secret that the store keeps.
+    pub tokens: gateway::TokenSecrets,
     /// Who transcribes; may be empty, then no stream can run.
     pub workers: Vec<WorkerSpec>,
     /// Bounds that the operator drew.
@@ -200,6 +203,7 @@ impl Config {
             held_bytes_max: self.limits.held_bytes,
             units_per_second: UNITS_PER_SECOND,
             prices: self.models.iter().map(|(model, price)| (model.clone(), *price)).collect(),
+            token_secrets: self.tokens.clone(),
             ..gateway::Settings::default()
         }
     }
