@@ -157,11 +157,11 @@ async fn browser_offers_bearer() {
 async fn session_cap_holds_over_reconnects() {
     let house = House::embedded().await;
     let key = house.gateway.account("a", 60_000).await;
-    let minted = grant(&house.gateway, &key, json!({"session_cap_units": 730})).await;
+    let minted = grant(&house.gateway, &key, json!({"session_cap_units": 901})).await;
     let token = minted.body["access_token"].as_str().expect("a token");
     let session = minted.body["session_id"].as_str().expect("a capped token names its session");
     for (n, (sent, paid, code)) in
-        [(300, 300, 1000), (300, 300, 1000), (300, 130, 1008)].into_iter().enumerate()
+        [(300, 300, 1000), (300, 300, 1000), (600, 301, 1008)].into_iter().enumerate()
     {
         let mut client = house.bearer(LINEAR16, token).await.expect("accepted");
         assert_eq!(client.headers.get("voxgate-session-id").map(String::as_str), Some(session));
@@ -172,16 +172,16 @@ async fn session_cap_holds_over_reconnects() {
     let refusal = house.bearer(LINEAR16, token).await.err().expect("refused");
     assert_eq!(refusal.status, 402, "{refusal:?}");
     let balance = house.gateway.balance("a").await;
-    assert_eq!((balance.settled, balance.held), (730, 0));
-    assert!(house.worker.visits().iter().map(|visit| visit.audio.len()).sum::<usize>() == 730 * 32);
+    assert_eq!((balance.settled, balance.held), (901, 0));
+    assert!(house.worker.visits().iter().map(|visit| visit.audio.len()).sum::<usize>() == 901 * 32);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn smaller_cap_wins() {
     let house = House::embedded().await;
     house.gateway.account("a", 60_000).await;
-    let key = house.gateway.key("a", json!({"session_cap": 250})).await;
-    for (cap, paid) in [(400, 250), (100, 100)] {
+    let key = house.gateway.key("a", json!({"session_cap": 450})).await;
+    for (cap, paid) in [(600, 450), (333, 333)] {
         let token = house.token(&key, json!({"session_cap_units": cap})).await;
         let mut client = house.bearer(LINEAR16, &token).await.expect("accepted");
         client.stream(&noise_ms(1, 600), CHUNK, Duration::ZERO).await;
