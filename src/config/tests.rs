@@ -175,7 +175,7 @@ fn token_secrets_are_read_and_hidden() {
 
 #[test]
 fn bad_token_secrets_are_never_repeated() {
-    let nine = vec!["\"canary-0123456789-0123456789-0123\""; 9].join(",");
+    let nine = ["\"canary-0123456789-0123456789-0123\""; 9].join(",");
     for text in [
         "secrets = [\"canary-too-short\"]".to_owned(),
         "secrets = [\"canary with spaces 0123456789-0123456789\"]".to_owned(),

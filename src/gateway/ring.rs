@@ -15,6 +15,9 @@
 //! | `iat`, `exp` | unix seconds by the store's clock, at most an hour apart; `nbf` is heeded |
 //! | `jti` | for people who look for it in logs |
 //!
+//! The cap counts from the session's first opening, as any session cap: what was opened before without one keeps none.
+//! A cap below the least that a stream opens with opens nothing.
+//!
 //! A backend that holds a configured secret may sign such tokens itself. A token may be used more than once until it
 //! expires; it limits opening only, a stream goes on after it.
 

@@ -56,7 +56,24 @@ fn micros(reply: &Reply) -> Option<u64> {
 mod tests {
     use super::Clock;
     use crate::limits::STORE_TIME_AGE;
+    use crate::quota::store::embedded::{self, Embedded};
+    use crate::quota::{Quota, Settings};
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
     use std::time::Duration;
+
+    /// Gateways take the store's time for theirs, however wrong one of the two is.
+    #[tokio::test]
+    async fn store_rules_over_our_clock() {
+        let micros = Arc::new(AtomicU64::new(1_000_000_000_000_000));
+        let store = Embedded::new(embedded::Clock::Manual(micros)).unwrap();
+        for _ in 0..2 {
+            let quota = Quota::new(store.clone().into(), Settings::default());
+            let now = quota.store_now_ms().await.unwrap();
+            assert!((1_000_000_000_000..1_000_000_060_000).contains(&now), "{now}");
+            assert_eq!(quota.now_ms() / 100_000, 10_000_000, "learned on the way");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn told_time_runs_on_and_ages() {

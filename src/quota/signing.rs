@@ -21,3 +21,28 @@ impl Quota {
         stored.filter(|secret| secret.len() >= fresh.len()).ok_or(StoreError::Corrupt(key))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::quota::store::Store;
+    use crate::quota::{Quota, Settings};
+
+    #[tokio::test]
+    async fn all_gateways_get_one_secret() {
+        let store = Store::open("embedded").unwrap();
+        let gateways: Vec<_> = (0..16).map(|_| Quota::new(store.clone(), Settings::default())).collect();
+        let secrets = futures_util::future::join_all(gateways.iter().map(Quota::token_secret)).await;
+        let first = secrets[0].clone().unwrap();
+        assert_eq!(first.len(), 64);
+        assert!(secrets.iter().all(|secret| secret.as_ref() == Ok(&first)));
+        let elsewhere = Quota::new(Store::open("embedded").unwrap(), Settings::default());
+        assert_ne!(elsewhere.token_secret().await, Ok(first));
+    }
+
+    #[tokio::test]
+    async fn short_stored_secret_is_refused() {
+        let quota = Quota::new(Store::open("embedded").unwrap(), Settings::default());
+        quota.command(&["SET", "vox:token_secret", "guessable"]).await.unwrap();
+        assert!(quota.token_secret().await.is_err());
+    }
+}
