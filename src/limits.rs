@@ -86,11 +86,11 @@ pub const WORKER_TEXT_BYTES_MAX: usize = 1024 * 1024;
 pub const SOCKET_BUFFER_BYTES: usize = 4 * 1024;
 /// Transcripts waiting for a client that does not read, in bytes, before its stream is ended.
 pub const CLIENT_BACKLOG_BYTES_MAX: usize = 256 * 1024;
-/// Audio queued to a worker beyond what its socket takes, in bytes.
-pub const LINK_BYTES_MAX: usize = 256 * 1024;
 
 const _: () = assert!(QUERY_PARAMETERS_MAX > KEYTERMS_MAX + TAGS_MAX);
 const _: () = assert!(TOKEN_BYTES_MAX < TARGET_BYTES_MAX);
+/// What the kernel may buffer towards a worker, in bytes (it takes twice as much): paid for and not read yet.
+pub const LINK_KERNEL_BYTES: u32 = 64 * 1024;
 
 /// From accept to a complete request head.
 pub const HEAD_TIME: Duration = Duration::from_secs(10);
@@ -112,6 +112,10 @@ pub const QUOTA_FLUSH: Duration = Duration::from_secs(2);
 pub const CLIENT_PING: Duration = Duration::from_secs(20);
 /// How long what a client is sent may not move before its stream is ended (1013).
 pub const CLIENT_STUCK: Duration = Duration::from_secs(10);
+/// The same once [`CLIENT_BACKLOG_BYTES_MAX`] waits; below [`CLIENT_IDLE`], so that a client that stopped both ways
+/// learns the first reason.
+pub const CLIENT_CROWDED: Duration = Duration::from_secs(5);
+const _: () = assert!(CLIENT_CROWDED.as_secs() < CLIENT_IDLE.as_secs());
 /// How long there may be no room for a client's audio before its stream is ended (1008 `RATE-0000`).
 pub const HOLD_STUCK: Duration = Duration::from_secs(15);
 /// Messages without audio (pings, empty frames, control texts) that a client may send in [`FLOOD_WINDOW`]; SDKs

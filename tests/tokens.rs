@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use voxgate::quota::store::Store;
 use voxgate::quota::{Quota, Settings};
 
@@ -251,10 +253,27 @@ async fn grant_refuses_by_name() {
     }
 }
 
+/// A body that never comes is given up, and its connection with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_body_is_given_up() {
+    let house = House::embedded().await;
+    let key = house.gateway.account("a", 60_000).await;
+    let mut stream = TcpStream::connect(&house.gateway.public).await.expect("the gateway listens");
+    let head = format!("POST /v1/auth/grant HTTP/1.1\r\nHost: x\r\nAuthorization: Token {key}\r\n");
+    stream
+        .write_all(format!("{head}Content-Length: 20\r\n\r\n{{").as_bytes())
+        .await
+        .expect("the gateway reads");
+    let mut answer = String::new();
+    let read = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer)).await;
+    read.expect("an end in time").expect("a readable answer");
+    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("REQUEST_TIMEOUT"), "{answer}");
+}
+
 /// One secret for all gateways of a store, however many start at once; the key rules over its tokens on each.
 #[tokio::test(flavor = "multi_thread")]
 async fn gateways_share_tokens_and_revocation() {
-    let redis = RedisServer::start(&redis(), &[]);
+    let redis = RedisServer::start(redis(), &[]);
     let worker = ScriptedWorker::start(Script::default()).await;
     let setup = Setup::on(&redis.url(), &[worker.url()]);
     let (one, two) = tokio::join!(Gateway::start(&setup), Gateway::start(&setup));
@@ -286,7 +305,7 @@ async fn gateways_share_tokens_and_revocation() {
 async fn configured_secrets_rotate() {
     const OLD: &str = "the-old-secret-of-more-than-32-bytes";
     const NEW: &str = "the-new-secret-of-more-than-32-bytes";
-    let redis = RedisServer::start(&redis(), &[]);
+    let redis = RedisServer::start(redis(), &[]);
     let worker = ScriptedWorker::start(Script::default()).await;
     let with = |secrets: &[&str]| {
         let more = format!("[tokens]\nsecrets = {secrets:?}\n");

@@ -12,6 +12,7 @@ mod check;
 mod demo;
 mod failure;
 mod files;
+mod fit;
 mod python;
 mod serve;
 mod sound;

@@ -27,6 +27,8 @@ pub(super) async fn listen(
     request_id: &str,
     seat: Arc<front::Seat>,
 ) -> Answer {
+    // Taken before the gateway is asked whether it is open, so that a drain waits for this handshake.
+    let _token = core.streams.token();
     let upgrade = hyper::upgrade::on(&mut request);
     let (plan, protocol) = match plan(core, &request, request_id).await {
         Ok(planned) => planned,

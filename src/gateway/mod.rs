@@ -1,7 +1,7 @@
 //! The public side: listener, handshake, and one task for each stream that carries audio and words.
 //!
-//! A stream's task joins three futures: [`uplink`] reads the client at once and holds what is not paid for, [`purse`]
-//! pays for it and hands it to a worker, [`downlink`] carries the words back. [`session`] opens, joins and settles
+//! A stream's task joins three futures: `uplink` reads the client at once and holds what is not paid for, `purse`
+//! pays for it and hands it to a worker, `downlink` carries the words back. `session` opens, joins and settles
 //! them. Nothing is forwarded that was not admitted; nothing admitted is lost from the books.
 
 mod answer;

@@ -69,7 +69,7 @@ async fn drain(mut lease: Lease, cost: Units) -> i64 {
 /// 64 sockets of one session on two gateways, chunks at the same instants: the quota to the unit, never more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_session_never_oversells() {
-    let server = RedisServer::start(&redis(), &[]);
+    let server = RedisServer::start(redis(), &[]);
     let (store, gateways) = gateways(&server).await;
     let cap = 50_021;
     let terms = terms(&gateways[0], cap, 1, Some("shared")).await;
@@ -102,7 +102,7 @@ async fn one_session_never_oversells() {
 /// The same race with a client that reads, compares and writes: it must oversell, or the test above proves nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn naive_check_then_take_oversells() {
-    let server = RedisServer::start(&redis(), &[]);
+    let server = RedisServer::start(redis(), &[]);
     let (store, _) = gateways(&server).await;
     books::command(&store, &["SET", "naive", "2000"]).await;
     let (barrier, taken) = (Arc::new(Barrier::new(64)), Arc::new(AtomicI64::new(0)));
@@ -153,7 +153,7 @@ async fn open_together(gateways: &[Quota], terms: &Terms) -> Vec<Lease> {
 /// With share 1 every stream takes a whole first envelope (10 s): 10 of them fit, 40 are refused and hold nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn opens_fit_the_budget_exactly() {
-    let server = RedisServer::start(&redis(), &[]);
+    let server = RedisServer::start(redis(), &[]);
     let (store, gateways) = gateways(&server).await;
     let terms = terms(&gateways[0], 100_000, 1, None).await;
     let open = open_together(&gateways, &terms).await;
@@ -170,7 +170,7 @@ async fn opens_fit_the_budget_exactly() {
 /// With the usual share the grants shrink, and more streams open; never more is granted than there is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shares_let_more_streams_in() {
-    let server = RedisServer::start(&redis(), &[]);
+    let server = RedisServer::start(redis(), &[]);
     let (store, gateways) = gateways(&server).await;
     let terms = terms(&gateways[0], 100_000, 8, None).await;
     let open = open_together(&gateways, &terms).await;
