@@ -19,4 +19,5 @@ mod operation;
 mod scripts;
 mod shared;
 mod tidy;
+mod tokens;
 mod words;

@@ -22,6 +22,7 @@ pub(super) fn quota_settings(config: &Config) -> quota::Settings {
 
 /// What the gateway room wants to know.
 pub(super) fn gateway_settings(config: &Config) -> gateway::Settings {
+    let secrets = config.tokens.iter().map(|secret| secret.expose().to_owned()).collect();
     gateway::Settings {
         listen: config.listen.address,
         connections_max: usize::try_from(config.limits.streams_max).unwrap_or(usize::MAX),
@@ -32,6 +33,7 @@ pub(super) fn gateway_settings(config: &Config) -> gateway::Settings {
         held_bytes_max: config.limits.held_bytes,
         units_per_second: UNITS_PER_SECOND,
         prices: config.models.iter().map(|(model, price)| (model.clone(), *price)).collect(),
+        token_secrets: gateway::TokenSecrets::new(secrets).expect("the configuration checked their bounds"),
         ..gateway::Settings::default()
     }
 }

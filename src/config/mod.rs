@@ -15,6 +15,7 @@ mod fault;
 mod keys;
 mod reader;
 mod settings;
+mod tokens;
 mod values;
 
 pub use fault::{Fault, Faults, Origin};
@@ -36,6 +37,8 @@ pub struct Config {
     pub store: Store,
     /// How money is cut up.
     pub quota: QuotaRules,
+    /// What short-lived tokens are signed with, the first of them, and verified with; none: the store keeps one.
+    pub tokens: Vec<Secret>,
     /// Who transcribes; may be empty, then no stream can run.
     pub workers: Vec<WorkerSpec>,
     /// Bounds that the operator drew.

@@ -115,6 +115,11 @@ impl Keys {
         self.active(digest.first().copied().unwrap_or(0))
     }
 
+    /// The gateways' common secret for tokens, where none is configured. Permanent.
+    pub fn token_secret(&self) -> String {
+        format!("{}token_secret", self.prefix)
+    }
+
     /// Version of this layout. Permanent.
     pub fn schema(&self) -> String {
         format!("{}schema", self.prefix)

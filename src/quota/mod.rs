@@ -33,12 +33,14 @@ use crate::units::Units;
 mod accounts;
 pub mod answer;
 mod ask;
+mod clock;
 pub mod keys;
 mod lease;
 pub mod period;
 pub mod reaper;
 pub mod script;
 mod settler;
+mod signing;
 pub mod store;
 mod work;
 
@@ -231,6 +233,7 @@ struct Inner {
     keys: Keys,
     /// Store's clock less ours, in milliseconds, as last heard.
     skew_ms: AtomicI64,
+    clock: clock::Clock,
     /// This process among all gateways.
     id: String,
     minted: AtomicU64,
@@ -249,6 +252,7 @@ impl Quota {
             store,
             settings,
             skew_ms: AtomicI64::new(0),
+            clock: clock::Clock::default(),
             id,
             minted: AtomicU64::new(0),
             tracker: TaskTracker::new(),
@@ -360,6 +364,7 @@ impl Quota {
 
     /// Learns the store's clock from an answer.
     fn heard(&self, now_ms: u64) {
+        self.0.clock.heard(now_ms);
         let store = i64::try_from(now_ms).unwrap_or(i64::MAX);
         self.0.skew_ms.store(store.saturating_sub(wall_ms()), Ordering::Relaxed);
     }
