@@ -17,7 +17,8 @@
   bound    at most 30 commands; 7 keys; removes at most 8 dead streams; no other loop
   keeps    replays and joins before every check; a lease is created only as n = current + 1;
            grant = min(want, max(floor, free/share), free, rooms) and taken never passes the cap in force;
-           the cap in force is the smaller of the one sent and the one stored, plus top-ups of the period ]]
+           the cap in force is the stored one plus the period's top-ups, and comes back with the answer; the one sent
+           is what the gateway believes, so that it can tell that it is behind ]]
 --include amounts.lua
 local QUARANTINE = LIMIT
 
@@ -76,7 +77,7 @@ local cap = whole(account[1])
 if account[1] and not cap then return { 'corrupt', KEYS[1] } end
 local credit = whole(account[4] or '0')
 if not credit then return { 'corrupt', KEYS[1] } end
-cap = cap and math.min(math.min(cap, number[13]) + credit, LIMIT)
+cap = cap and math.min(cap + credit, LIMIT)
 local taken, held, settled, key_taken = whole(budget[1] or '0'), whole(budget[2] or '0'), whole(budget[3] or '0'), whole(budget[4] or '0')
 if not (taken and held and settled and key_taken) then return { 'corrupt', KEYS[5] } end
 if cap and (not open or lease[3] == period) then free_now = math.max(cap - taken, 0) end

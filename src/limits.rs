@@ -149,8 +149,6 @@ pub const SESSION_LEASES_MAX: u32 = 4;
 /// Reserve calls that one chunk may cause.
 pub const CHUNK_ASKS_MAX: u32 = 4;
 
-/// Admits of one chunk that may be refused before its stream gives up looking for an envelope that holds it.
-pub const ADMIT_TRIES_MAX: u32 = 8;
 /// After a refusal, how long the same is not asked for again.
 pub const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// How long the end of a stream waits for its settle before that goes on in the background.

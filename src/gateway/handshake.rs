@@ -15,8 +15,9 @@ use super::answer::{self, Answer};
 use super::auth::Holder;
 use super::session::{self, Door, Plan};
 use super::{Core, front};
+use crate::ending::Ending;
 use crate::limits;
-use crate::quota::{Name, OpenError, Refusal as Refused};
+use crate::quota::Name;
 use crate::units::Units;
 use crate::wire::deepgram::{Credential, Listen, Model, Refusal, check_origin, correlation};
 
@@ -118,7 +119,7 @@ async fn plan(
     if !core.pool.serves(&listen.model) {
         return Err(Refusal::bad_query("No worker here serves this `model`."));
     }
-    if !core.pool.ready() {
+    if !core.pool.takes(&listen.model) {
         return Err(Refusal::unavailable("No transcription worker is available; please try again.", 5));
     }
     if let Some(refusal) = core.auth.denied(&holder.key) {
@@ -150,26 +151,20 @@ fn session_name(holder: &Holder, listen: &Listen, headers: &HeaderMap) -> Result
     Ok(granted.or(named).or_else(|| Name::parse(&own()?)))
 }
 
-/// A browser can't see why an upgrade was refused; it may ask the same without one.
+/// A browser can't see why an upgrade was refused; it may ask the same without one. The budget is really asked, and what
+/// it gives goes straight back, so the answer is the one that an upgrade would have got.
 async fn without_upgrade(core: &Core, plan: &Plan) -> Refusal {
-    match core.quota.balance(&plan.account).await {
-        Ok(balance) if balance.left.is_zero() && balance.held.is_zero() => {
-            session::refusal(&OpenError::Refused(Refused::Budget {
-                left: balance.left,
-                renews_at: balance.ends_at,
-            }))
+    match core.quota.open(plan.terms()).await {
+        Ok(lease) => {
+            lease.settle(Ending::ClientGone, "").await;
+            Refusal {
+                status: 426,
+                err_code: "UPGRADE_REQUIRED",
+                err_msg: "This would be accepted as a WebSocket: connect with ws:// or wss://.".into(),
+                retry_after: None,
+            }
         }
-        Ok(balance) if balance.left.is_zero() => session::refusal(&OpenError::Refused(Refused::Held {
-            left: balance.left,
-            until: super::auth::unix_seconds() + HELD_RETRY_SECONDS,
-        })),
-        Ok(_) => Refusal {
-            status: 426,
-            err_code: "UPGRADE_REQUIRED",
-            err_msg: "This would be accepted as a WebSocket: connect with ws:// or wss://.".into(),
-            retry_after: None,
-        },
-        Err(error) => session::refusal(&OpenError::Store(error)),
+        Err(error) => session::refusal(&error),
     }
 }
 
@@ -217,9 +212,6 @@ fn model(name: &str) -> Model {
         arch: "external".into(),
     }
 }
-
-/// After so long, held units that nobody renews are back.
-const HELD_RETRY_SECONDS: i64 = limits::DEADLINE.as_secs() as i64;
 
 #[cfg(test)]
 mod tests {

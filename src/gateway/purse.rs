@@ -285,8 +285,7 @@ impl<'a> Purse<'a> {
     fn beat(&mut self) {
         let quiet = self.spoke.elapsed() >= limits::LEASE_IDLE && self.line.hold.is_empty();
         if quiet && !self.rested {
-            self.lease.rest();
-            self.rested = true;
+            self.rested = self.lease.rest();
         }
         // A resting stream beats too: it keeps its place under the key's cap, and hears a revocation.
         self.lease.beat();

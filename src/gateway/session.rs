@@ -231,7 +231,7 @@ impl Line {
 }
 
 impl Plan {
-    fn terms(&self) -> Terms {
+    pub(super) fn terms(&self) -> Terms {
         Terms {
             account: Arc::clone(&self.account),
             key: Arc::clone(&self.key),

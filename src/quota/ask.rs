@@ -13,7 +13,7 @@ use super::answer::{Reserved, Why};
 use super::keys::Name;
 use super::period::Window;
 use super::{Refusal, Terms};
-use crate::limits::{CHUNK_ASKS_MAX, NAME_BYTES_MAX};
+use crate::limits::NAME_BYTES_MAX;
 use crate::units::Units;
 
 /// What never changes within one stream, as the scripts need it.
@@ -49,6 +49,8 @@ impl Deed {
     }
 }
 
+/// Answers to one ask before it gives up: each names another lease or period, so more means that something is wrong.
+const ANSWERS_MAX: u32 = 8;
 /// Tags kept in session and ledger, in characters.
 const TAGS_CHARS_MAX: usize = 128;
 
@@ -166,7 +168,7 @@ impl Ask {
 
     const fn again(&self) -> Next {
         // Opening an old session takes: moved, closed, opened; a period's edge and a race add one each.
-        if self.tries >= CHUNK_ASKS_MAX * 2 { Next::Restless } else { Next::Again }
+        if self.tries >= ANSWERS_MAX { Next::Restless } else { Next::Again }
     }
 }
 

@@ -16,7 +16,8 @@
 //! | has no quota key | `Lapse` |
 //! | holds a corrupt value, denies access | the error, at once |
 //!
-//! Background work is one task at a time; its result is taken by the next `admit`, or by [`Lease::ended`].
+//! Background work is one task at a time; its result is taken by the next `admit`, or by [`Lease::ended`]. Between a
+//! grant and its [`Lease::tally`] or [`Lease::waste`] the place is never left: the units belong to that lease.
 
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ use super::store::{Charge, StoreError};
 use super::work::{AskError, Asked, Work, beat, run_ask};
 use super::{Admission, Name, OpenError, Pause, Quota, Refusal, Settlement, Terms, pauses};
 use crate::ending::Ending;
-use crate::limits::{ADMIT_TRIES_MAX, REFUSED_PAUSE, SETTLE_WAIT};
+use crate::limits::{CHUNK_ASKS_MAX, REFUSED_PAUSE, SETTLE_WAIT};
 use crate::units::Units;
 
 /// One stream's claim on its session's envelope. One admit at a time, by `&mut`.
@@ -51,6 +52,10 @@ pub struct Lease {
     refused: Option<(Instant, Units, Refusal)>,
     settles: Vec<JoinHandle<()>>,
     over: Option<Ending>,
+    /// A grant that nobody has said the fate of yet.
+    granted: bool,
+    /// The session has gone on to a later lease: leave `on` before the next admit.
+    outdated: bool,
     total: Settlement,
 }
 
@@ -73,7 +78,9 @@ impl Lease {
         let deed = Arc::new(Deed::new(terms, session, stream));
         let settings = &quota.0.settings;
         let (want, floor) = (audio(settings.envelope_first, rate), audio(settings.floor, rate));
-        quota.remember(deed.account()).await?;
+        let until = Instant::now() + settings.hold;
+        let late = || StoreError::Away(format!("no answer within {:?}", quota.0.settings.hold));
+        tokio::time::timeout_at(until, quota.remember(deed.account())).await.map_err(|_| late())??;
         let mut lease = Self {
             deed,
             on: None,
@@ -88,21 +95,39 @@ impl Lease {
             refused: None,
             settles: Vec::new(),
             over: None,
+            granted: false,
+            outdated: false,
             total: Settlement::default(),
             quota,
         };
         metrics::gauge!("voxgate_leases_open").increment(1.0);
-        let ask = lease.compose(1, Size::new(want, floor, floor));
-        let until = Instant::now() + lease.quota.0.settings.hold;
-        let asked = run_ask(lease.quota.clone(), lease.deed.clone(), ask, until).await;
-        match lease.take_asked(asked) {
+        let mut place = lease.ask(1, Size::new(want, floor, floor), until).await;
+        if place.as_ref().is_ok_and(|place| place.left < floor) {
+            // The session's lease has nothing left for a newcomer: it needs the next one, or a refusal.
+            lease.on = place.ok();
+            lease.leave_on(None);
+            let n = lease.current + 1;
+            place = lease.ask(n, Size::new(want, floor, floor), until).await;
+        }
+        match place {
             Ok(place) => {
                 lease.on = Some(place);
                 Ok(lease)
             }
-            Err(AskError::Refused(refusal)) => Err(OpenError::Refused(refusal)),
-            Err(AskError::Store(error)) => Err(OpenError::Store(error)),
+            Err(error) => {
+                lease.quota.forget_stream(&lease.deed);
+                Err(match error {
+                    AskError::Refused(refusal) => OpenError::Refused(refusal),
+                    AskError::Store(error) => OpenError::Store(error),
+                })
+            }
         }
+    }
+
+    async fn ask(&mut self, n: u64, size: Size, until: Instant) -> Result<Place, AskError> {
+        let ask = self.compose(n, size);
+        let asked = run_ask(self.quota.clone(), self.deed.clone(), ask, until).await;
+        self.take_asked(asked)
     }
 
     /// The session's public name: what the client may come back with.
@@ -127,24 +152,29 @@ impl Lease {
     /// error is given and nothing counts as taken. Never drop this future half way: units would be taken unseen.
     pub async fn admit(&mut self, cost: Units) -> Result<Admission, StoreError> {
         let until = Instant::now() + self.quota.0.settings.hold;
-        let (mut pause, mut tries) = (Pause::new(), 0);
+        let (mut pause, mut asks) = (Pause::new(), 0);
+        debug_assert!(!self.granted, "a grant's fate is told before the next admit");
         loop {
             self.absorb_finished().await;
+            if std::mem::take(&mut self.outdated) {
+                self.leave_on(None);
+            }
             let Some(place) = &self.on else {
                 match Box::pin(self.step(cost, until)).await? {
                     Step::Moved => continue,
                     Step::Refused(why) => return Ok(Admission::Refuse { left: Units::ZERO, why }),
                 }
             };
-            tries += 1;
             match self.quota.admit(&self.deed, place.n, cost).await {
                 Ok(Admitted::Grant(left)) => {
-                    self.granted(left);
+                    self.grant(left);
+                    metrics::counter!("voxgate_units_total", "fate" => "admitted").increment(cost.get());
                     return Ok(Admission::Grant);
                 }
                 Ok(Admitted::Refuse(left)) => {
                     self.set_left(left);
-                    if tries > ADMIT_TRIES_MAX {
+                    asks += 1;
+                    if asks > CHUNK_ASKS_MAX {
                         let why = self.refused.clone().map_or(Refusal::Leases, |(_, _, why)| why);
                         return Ok(Admission::Refuse { left, why });
                     }
@@ -170,18 +200,30 @@ impl Lease {
 
     /// The units of the last grant went to the worker.
     pub fn tally(&mut self, cost: Units) {
-        if let Some(place) = &mut self.on {
+        if let Some(place) = self.spoken() {
             place.tally = place.tally.saturating_add(cost);
         }
+        metrics::counter!("voxgate_units_total", "fate" => "handed_over").increment(cost.get());
         self.total.tally = self.total.tally.saturating_add(cost);
     }
 
     /// The units of the last grant were not handed over.
     pub fn waste(&mut self, cost: Units) {
-        if let Some(place) = &mut self.on {
+        if let Some(place) = self.spoken() {
             place.waste = place.waste.saturating_add(cost);
         }
+        metrics::counter!("voxgate_units_total", "fate" => "wasted").increment(cost.get());
         self.total.waste = self.total.waste.saturating_add(cost);
+    }
+
+    /// The place that the last grant came from. There is always one: it is not left before.
+    fn spoken(&mut self) -> Option<&mut Place> {
+        self.granted = false;
+        if self.on.is_none() {
+            tracing::error!(sid = self.deed.sid, "units without a lease: a bug");
+            debug_assert!(false, "a lease was left under a grant");
+        }
+        self.on.as_mut()
     }
 
     /// Units of this stream, so far, that were taken or may have been taken, and are not owed.
@@ -216,9 +258,13 @@ impl Lease {
         }
     }
 
-    /// Nobody spoke for a while: gives the envelope back. The next admit asks for a place again.
-    pub fn rest(&mut self) {
-        self.leave_all(None);
+    /// Nobody spoke for a while: gives the envelope back, and says whether it did. The next admit asks for a place again.
+    /// Does nothing while a grant's fate is open.
+    pub fn rest(&mut self) -> bool {
+        if !self.granted {
+            self.leave_all(None);
+        }
+        !self.granted
     }
 
     /// The end: settles what was handed over.
@@ -249,7 +295,8 @@ impl Lease {
         self.total
     }
 
-    fn granted(&mut self, left: Units) {
+    fn grant(&mut self, left: Units) {
+        self.granted = true;
         self.set_left(left);
         let low = self.on.as_ref().is_some_and(|place| left.get() * 4 < place.granted.get());
         let refused = self.refused.as_ref().is_some_and(|(at, ..)| at.elapsed() < REFUSED_PAUSE);
@@ -289,7 +336,9 @@ impl Lease {
         if self.ahead.is_none()
             && let Some(work) = &mut self.work
         {
-            let done = work.await;
+            let Ok(done) = tokio::time::timeout_at(until, work).await else {
+                return Err(StoreError::Away("a reserve is still on its way".into()));
+            };
             self.work = None;
             self.absorb(done.ok());
         }
@@ -308,7 +357,7 @@ impl Lease {
         // While the old envelope has something, only a whole chunk is worth a move; then anything is.
         let least =
             if self.on.as_ref().is_some_and(|place| !place.left.is_zero()) { cost } else { Units::from(1) };
-        let returned = self.finish_settles().await;
+        let returned = self.finish_settles(until).await;
         if let Some((at, asked, why)) = self.refused.as_ref().filter(|_| !returned)
             && at.elapsed() < REFUSED_PAUSE
             && *asked <= least
@@ -317,9 +366,15 @@ impl Lease {
         }
         let resumes = self.on.is_none() && self.current > self.barred;
         let n = if resumes { self.current } else { self.current + 1 };
-        let ask = self.compose(n, Size::new(self.want.max(cost), self.floor(), least));
-        let asked = run_ask(self.quota.clone(), self.deed.clone(), ask, until).await;
-        match self.take_asked(asked) {
+        let size = Size::new(self.want.max(cost), self.floor(), least);
+        let mut pause = Pause::new();
+        let mut asked = self.ask(n, size, until).await;
+        while matches!(asked, Err(AskError::Refused(Refusal::Leases))) && Instant::now() < until {
+            // Quiet sockets of the session sit on older leases until their next heartbeat.
+            pause.wait().await;
+            asked = self.ask(self.current + 1, size, until).await;
+        }
+        match asked {
             Ok(place) => {
                 self.leave_on(None);
                 self.on = Some(place);
@@ -340,7 +395,6 @@ impl Lease {
     /// A take whose answer was lost: it counts as waste, and the lease is left for the next one.
     fn doubt(&mut self, cost: Units) {
         self.waste(cost);
-        metrics::counter!("voxgate_units_total", "fate" => "wasted").increment(cost.get());
         self.barred = self.barred.max(self.on.as_ref().map_or(0, |place| place.n));
         self.leave_on(None);
         self.on = self.ahead.take();
@@ -369,9 +423,7 @@ impl Lease {
                 if let Some(n) = moved.filter(|n| *n > self.current) {
                     // The others are in a later lease: draw there from now on.
                     self.current = n;
-                    if self.ahead.is_none() {
-                        self.leave_on(None);
-                    }
+                    self.outdated = self.ahead.is_none();
                 }
             }
             None => tracing::error!("background work of a lease panicked"),
@@ -418,9 +470,9 @@ impl Lease {
 
     /// Waits a while for settles of this stream, and says whether there were any: what they return may be what is
     /// asked for next.
-    async fn finish_settles(&mut self) -> bool {
+    async fn finish_settles(&mut self, until: Instant) -> bool {
         let settles = std::mem::take(&mut self.settles);
-        let (any, until) = (!settles.is_empty(), Instant::now() + SETTLE_WAIT);
+        let (any, until) = (!settles.is_empty(), until.min(Instant::now() + SETTLE_WAIT));
         for mut settle in settles {
             if tokio::time::timeout_at(until, &mut settle).await.is_err() {
                 self.settles.push(settle);

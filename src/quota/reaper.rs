@@ -1,7 +1,7 @@
 //! Settles what a dead gateway left behind: leases whose deadline has passed.
 //!
 //! # States of a round
-//! list active accounts (64 shards, paged) → due leases of each, at most [`REAP_BATCH`] → `reap` one by one; the
+//! list active accounts (64 shards) → due leases of each, at most [`REAP_BATCH`] → `reap` one by one; the
 //! script decides whether it is due and closes it once, so any number of gateways may run this at the same time →
 //! accounts without a stream for long leave the active set.
 //!
@@ -10,6 +10,8 @@
 //! |---|---|
 //! | the store gives no answer | the round ends; the next one starts after [`REAP_EVERY`] |
 //! | the store was away | one heartbeat of grace first: living streams renew before anything is reaped |
+//! | the store's clock jumped | one heartbeat of grace, likewise |
+//! | an account whose keys are damaged | counted, logged, passed over; the round goes on |
 //! | a corrupt lease | the script moves it to quarantine, its budget stays held; counted, logged; the batch goes on |
 
 use std::time::Duration;
@@ -37,17 +39,28 @@ pub struct Round {
 impl Quota {
     /// Reaps until `stop`, a round every [`REAP_EVERY`].
     pub async fn reap_until(&self, stop: CancellationToken) {
+        // Cut short anywhere, a round leaves nothing half done: each reap is one script.
+        stop.run_until_cancelled(self.reap_for_ever()).await;
+    }
+
+    async fn reap_for_ever(&self) {
         let mut grace = Instant::now() + HEARTBEAT;
+        let mut clock: Option<(Instant, u64)> = None;
         loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(REAP_EVERY) => {}
-            }
-            if Instant::now() < grace {
-                // Only asks whether the store is there: without it, the grace starts anew.
-                if self.command(&["TIME"]).await.is_err() {
+            tokio::time::sleep(REAP_EVERY).await;
+            let now = match self.store_now().await {
+                Ok(now) => now,
+                Err(_) => {
                     grace = Instant::now() + HEARTBEAT;
+                    continue;
                 }
+            };
+            if clock.is_some_and(|(at, then)| jumped(at.elapsed(), then, now)) {
+                tracing::warn!("the store's clock jumped: nothing is reaped for one heartbeat");
+                grace = Instant::now() + HEARTBEAT;
+            }
+            clock = Some((Instant::now(), now));
+            if Instant::now() < grace {
                 continue;
             }
             match self.reap_round().await {
@@ -71,7 +84,14 @@ impl Quota {
             for name in self.members(&["ZRANGE", &key, "0", "-1"]).await? {
                 if let Some(account) = Name::parse(&name) {
                     round.accounts += 1;
-                    self.reap_account(&account, &mut round).await?;
+                    match self.reap_account(&account, &mut round).await {
+                        Ok(()) => {}
+                        Err(error @ (StoreError::Corrupt(_) | StoreError::Odd(_))) => {
+                            tracing::error!(%account, %error, "an account can't be reaped: its budget stays held");
+                            metrics::counter!("voxgate_reaped_total", "answer" => "passed_over").increment(1);
+                        }
+                        Err(error) => return Err(error),
+                    }
                 }
             }
             let oldest = (self.now_ms() - i64::try_from(ms(ACTIVE_KEEP)).unwrap_or(0)).to_string();
@@ -82,8 +102,8 @@ impl Quota {
 
     async fn reap_account(&self, account: &Name, round: &mut Round) -> Result<(), StoreError> {
         // The store's own clock, not our idea of it: a wrong guess would only cost calls, but why make them.
-        let (leases, now, batch) =
-            (self.spell().leases(account), self.store_now().await?, REAP_BATCH.to_string());
+        let (leases, batch) = (self.spell().leases(account), REAP_BATCH.to_string());
+        let now = self.store_now().await?.to_string();
         let due = self.members(&["ZRANGEBYSCORE", &leases, "-inf", &now, "LIMIT", "0", &batch]).await?;
         for member in due.iter().filter_map(|text| Member::parse(text)) {
             match self.reap(account, &member, false).await? {
@@ -152,14 +172,20 @@ impl Quota {
     }
 
     /// The store's clock, unix milliseconds.
-    async fn store_now(&self) -> Result<String, StoreError> {
+    async fn store_now(&self) -> Result<u64, StoreError> {
         let parts = self.members(&["TIME"]).await?;
         let part = |i: usize| parts.get(i).and_then(|text| text.parse::<u64>().ok());
         let now =
             part(0).zip(part(1)).map(|(s, us)| s * 1000 + us / 1000).ok_or(StoreError::Odd("TIME".into()))?;
         self.heard(now);
-        Ok(now.to_string())
+        Ok(now)
     }
+}
+
+/// Whether the store's clock moved otherwise than ours by more than a heartbeat between two looks at it.
+fn jumped(elapsed: Duration, then_ms: u64, now_ms: u64) -> bool {
+    let expected = then_ms.saturating_add(ms(elapsed));
+    expected.abs_diff(now_ms) > ms(HEARTBEAT)
 }
 
 const META_REAPED: &str = r#"{"ending":"","worker":""}"#;

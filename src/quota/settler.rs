@@ -50,6 +50,7 @@ impl Quota {
                         .await;
                 }
             }
+            quota.forget_stream(&deed);
         });
     }
 
@@ -110,7 +111,13 @@ impl Quota {
 
     fn note(&self, deed: &Deed, place: &Place, settled: &Settled) {
         metrics::counter!("voxgate_settles_total", "answer" => settled.word()).increment(1);
-        metrics::counter!("voxgate_units_total", "fate" => "tallied").increment(place.tally.get());
+        let booked = matches!(settled, Settled::Left | Settled::Closed(_) | Settled::Reaped(_));
+        if booked {
+            metrics::counter!("voxgate_units_total", "fate" => "tallied").increment(place.tally.get());
+        } else if !place.tally.is_zero() {
+            metrics::counter!("voxgate_unrecoverable_units_total", "reason" => "unsettled")
+                .increment(place.tally.get());
+        }
         match settled {
             Settled::Closed(Bill { excess, .. }) if !excess.is_zero() => {
                 metrics::counter!("voxgate_unrecoverable_units_total", "reason" => "rollback")
@@ -142,6 +149,14 @@ impl Quota {
                     "settle was not accepted"
                 );
             }
+            Settled::Unknown if !place.tally.is_zero() => {
+                tracing::error!(
+                    sid = deed.sid,
+                    n = place.n,
+                    tally = place.tally.get(),
+                    "the lease is lost: handed over, not charged"
+                );
+            }
             Settled::Left | Settled::Closed(_) | Settled::Reaped(_) | Settled::Unknown => {}
         }
     }
@@ -166,10 +181,14 @@ impl Quota {
         }
     }
 
-    /// Whether the key or its account was taken away since the stream began.
+    /// Whether the key was taken away, or its account frozen, since the stream began.
     pub(super) async fn key_revoked(&self, deed: &Deed) -> Result<bool, StoreError> {
-        let field = format!("key:{}", deed.owner());
-        let digest = self.command(&["HGET", &self.spell().account(deed.account()), &field]).await?;
+        let (account, field) = (self.spell().account(deed.account()), format!("key:{}", deed.owner()));
+        let frozen = self.command(&["HGET", &account, "frozen"]).await?;
+        if super::accounts::text(&frozen).is_some_and(|flag| flag == "1") {
+            return Ok(true);
+        }
+        let digest = self.command(&["HGET", &account, &field]).await?;
         let Some(digest) = super::accounts::text(&digest) else { return Ok(true) };
         let flag = self.command(&["HGET", &self.spell().key(&digest), "revoked"]).await?;
         Ok(super::accounts::text(&flag).is_none_or(|flag| flag == "1"))

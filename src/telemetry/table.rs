@@ -79,7 +79,7 @@ impl Metric {
 /// Every metric there is.
 pub const METRICS: &[Metric] = &[
     // Money.
-    time("voxgate_admit_seconds", &[], "One chunk's admission, from asking to the answer, retries included"),
+    time("voxgate_admit_seconds", &[], "One admission, from sending the call to its decoded reply"),
     time(
         "voxgate_script_seconds",
         &["script"],
@@ -93,7 +93,12 @@ pub const METRICS: &[Metric] = &[
     count("voxgate_settles_total", &["answer"], "Settle calls by their answer"),
     gauge("voxgate_settles_pending", &[], "Settles that the store has not confirmed yet"),
     count("voxgate_doubts_total", &["script"], "Calls whose answer was lost, so that units may have moved"),
-    count("voxgate_units_total", &["fate"], "Units by fate: admitted, tallied, wasted").in_units(),
+    count(
+        "voxgate_units_total",
+        &["fate"],
+        "Units by fate: admitted, handed_over, tallied (in the books), wasted",
+    )
+    .in_units(),
     count(
         "voxgate_reaped_total",
         &["answer"],

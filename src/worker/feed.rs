@@ -33,12 +33,12 @@ impl Feed {
     /// in the queue: call [`Feed::take_back`].
     pub async fn put(&self, chunks: Vec<Bytes>) -> Result<(), Undelivered> {
         let count = chunks.len();
-        for chunk in chunks {
-            self.queue.push(Waiting::Audio(chunk));
+        if !self.queue.push_audio(chunks) {
+            return Err(Undelivered { sent: 0 });
         }
         match self.room().await {
             Ok(()) => Ok(()),
-            Err(WorkerGone) => Err(Undelivered { sent: count.saturating_sub(self.take_back()) }),
+            Err(WorkerGone) => Err(Undelivered { sent: count.saturating_sub(self.queue.lost()) }),
         }
     }
 
@@ -82,6 +82,8 @@ struct Inner {
     waiting: VecDeque<Waiting>,
     /// Something was written that the operating system does not have yet.
     written: bool,
+    /// How many audio messages are among that.
+    unflushed: usize,
     closed: bool,
     /// Who writes.
     writer: Option<Waker>,
@@ -101,12 +103,28 @@ impl Queue {
         }
     }
 
+    /// Puts audio behind the rest; false, and nothing is kept, once the connection is gone.
+    fn push_audio(&self, chunks: Vec<Bytes>) -> bool {
+        let mut inner = self.lock();
+        if inner.closed {
+            return false;
+        }
+        inner.waiting.extend(chunks.into_iter().map(Waiting::Audio));
+        if let Some(waker) = inner.writer.take() {
+            waker.wake();
+        }
+        true
+    }
+
     /// The next message to write, or the promise to wake this task when there is one.
     pub(super) fn pop(&self, cx: &Context<'_>) -> Option<Waiting> {
         let mut inner = self.lock();
         let message = inner.waiting.pop_front();
-        match message {
-            Some(_) => inner.written = true,
+        match &message {
+            Some(message) => {
+                inner.written = true;
+                inner.unflushed += usize::from(matches!(message, Waiting::Audio(_)));
+            }
             None => remember(&mut inner.writer, cx),
         }
         message
@@ -116,6 +134,7 @@ impl Queue {
     pub(super) fn flushed(&self) {
         let mut inner = self.lock();
         inner.written = false;
+        inner.unflushed = 0;
         if inner.waiting.is_empty()
             && let Some(waker) = inner.feeder.take()
         {
@@ -141,6 +160,11 @@ impl Queue {
         if let Some(waker) = inner.feeder.take() {
             waker.wake();
         }
+    }
+
+    /// Audio messages that a broken connection never handed to the operating system.
+    fn lost(&self) -> usize {
+        self.drain() + std::mem::take(&mut self.lock().unflushed)
     }
 
     fn drain(&self) -> usize {

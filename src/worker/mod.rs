@@ -85,6 +85,11 @@ impl Pool {
         self.roster().serves(model)
     }
 
+    /// Whether a worker that serves this model is well and has room now: what a handshake may count on.
+    pub fn takes(&self, model: &str) -> bool {
+        self.roster().takes(model, Instant::now())
+    }
+
     /// Asks every worker from time to time whether it is alive, until `stop`. The gateway owns this future.
     pub async fn watch(&self, stop: CancellationToken) {
         let settings = &self.shared.settings;

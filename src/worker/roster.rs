@@ -94,6 +94,11 @@ impl Roster {
         self.seats.iter().any(|seat| seat.serves(model))
     }
 
+    /// Whether a worker that serves this model is well and has room now.
+    pub(super) fn takes(&self, model: &str, now: Instant) -> bool {
+        self.seats.iter().any(|seat| seat.serves(model) && seat.open(now) && seat.streams < seat.streams_max)
+    }
+
     pub(super) fn up(&self, index: usize, now: Instant) -> bool {
         self.seats.get(index).is_some_and(|seat| seat.open(now) || seat.probing)
     }

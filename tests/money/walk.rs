@@ -172,11 +172,15 @@ impl Walk {
     async fn draw(&mut self, slot: usize) -> &'static str {
         let cost = self.rng.u32(1..=60);
         let keep = self.rng.u32(0..20) > 0;
+        let slow = self.rng.u32(0..4) == 0;
         let Some(socket) = &mut self.sockets[slot] else { return "slot empty" };
         let mut cost = Units::from(cost);
         let what = loop {
             match socket.lease.admit(cost).await {
                 Ok(Admission::Grant) if keep => {
+                    if slow {
+                        deliver_slowly(&mut socket.lease).await;
+                    }
                     socket.lease.tally(cost);
                     socket.units += cost.get() as i64;
                     break "granted";
@@ -305,6 +309,19 @@ impl Walk {
         }
         Ok(books)
     }
+}
+
+/// A worker that takes its time: meanwhile the stream hears its background work, beats and would like to rest.
+async fn deliver_slowly(lease: &mut Lease) {
+    lease.beat();
+    for _ in 0..20 {
+        tokio::select! { biased;
+            _ = lease.ended() => return,
+            () = tokio::task::yield_now() => {}
+        }
+    }
+    lease.beat();
+    assert!(!lease.rest(), "nothing is left under a grant");
 }
 
 fn seeds(usual: u64) -> std::ops::Range<u64> {

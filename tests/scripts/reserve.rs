@@ -64,9 +64,10 @@ async fn grant_follows_share_and_floor() {
 async fn refusal_tells_spent_from_held() {
     let stores = Stores::start();
     for bench in stores.benches().await {
-        let small = Reserve { cap: units(600), ..ask() };
+        bench.command(&["HSET", &bench.keys.account(&bench.account), "cap", "600"]).await;
+        let small = ask();
         assert_eq!(bench.enter(&small).await.1, units(600), "on {}", bench.name);
-        let other = Reserve { sid: "k.t".into(), cap: units(600), ..ask() };
+        let other = Reserve { sid: "k.t".into(), ..ask() };
         assert_eq!(why(&bench.reserve(&other).await).0, Why::Held, "on {}", bench.name);
         let own = Reserve { n: 2, attachment: "a2".into(), ..small.clone() };
         assert_eq!(why(&bench.reserve(&own).await).0, Why::Budget, "nobody else holds it, on {}", bench.name);
@@ -78,9 +79,9 @@ async fn refusal_tells_spent_from_held() {
     }
 }
 
-/// The cap in force is the smaller of the one sent and the one stored, plus the period's top-ups.
+/// The cap in force is the stored one plus the period's top-ups, whatever an old gateway believes.
 #[tokio::test]
-async fn lowered_cap_binds_old_gateways() {
+async fn stored_cap_binds_old_gateways() {
     let stores = Stores::start();
     for bench in stores.benches().await {
         let account = bench.keys.account(&bench.account);
@@ -89,6 +90,9 @@ async fn lowered_cap_binds_old_gateways() {
         bench.topup("t1", "300").await.unwrap();
         let other = Reserve { sid: "k.t".into(), ..ask() };
         assert_eq!(bench.enter(&other).await.1, units(300), "on {}", bench.name);
+        bench.command(&["HSET", &account, "cap", "20000"]).await;
+        let more = Reserve { sid: "k.u".into(), want: units(15_000), ..ask() };
+        assert_eq!(bench.enter(&more).await.1, units(15_000), "on {}", bench.name);
     }
 }
 
