@@ -5,11 +5,18 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use voxgate::quota::store::embedded::{Clock, Embedded};
 use voxgate::quota::store::{Reply, Script, Store, StoreError};
+use voxgate::quota::{Name, Quota, Settings};
 
 use crate::differential::calls::{Call, Calls};
+use crate::harness::audio::noise_ms;
+use crate::harness::client::LINEAR16;
+use crate::harness::gateway::{Gateway, Setup};
+use crate::harness::scripted_worker::{Got, Script as Play, ScriptedWorker};
+use crate::money::books;
 
 const START: u64 = 1_764_460_800_000_000;
 
@@ -193,7 +200,8 @@ fn newer_layout(folder: &Path) {
 #[test]
 fn damaged_file_is_refused_or_whole() {
     let (mut opened, mut refused) = (0, 0);
-    for seed in 0..60 {
+    let seeds = std::env::var("VOXGATE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(40);
+    for seed in 0..seeds {
         let folder = tempfile::tempdir().unwrap();
         let mut random = fastrand::Rng::with_seed(seed);
         let store = open(folder.path()).unwrap();
@@ -251,4 +259,194 @@ async fn url_names_the_directory() {
     assert_eq!(store.word(), "embedded");
     store.close().unwrap();
     assert_eq!(Store::open(&url).unwrap().command(&["GET", "a"]).await, Ok(Reply::Bulk(b"1".to_vec())));
+}
+
+/// Milliseconds of audio that a store says were admitted: charged by closed leases, and taken from open ones' quotas.
+fn admitted_ms(store: &Embedded) -> i64 {
+    let number = |reply: &Reply| text(reply).parse::<i64>().unwrap();
+    let contents = contents(store);
+    let field = |value: &Reply, name: &str| match value {
+        Reply::List(pairs) => {
+            pairs.chunks(2).find(|pair| text(&pair[0]) == name).map_or(0, |pair| number(&pair[1]))
+        }
+        other => panic!("no hash: {other:?}"),
+    };
+    let of = |room: &'static str| {
+        let ours = contents.iter().filter(move |(key, _)| key.starts_with(room));
+        ours.map(|(_, entry)| &entry.1)
+    };
+    let taken: i64 = of("vox:budget:").map(|value| field(value, "taken")).sum();
+    taken - of("vox:quota:").map(number).sum::<i64>()
+}
+
+fn audio_bytes(got: &Got) -> usize {
+    if got.message.is_binary() { got.message.len() } else { 0 }
+}
+
+/// kill -9 with 20 streams in full flow. What was handed to workers up to a second before the kill is in the books,
+/// which hold; the reaper charges it; and a new gateway goes on with them, keys and all.
+#[tokio::test(flavor = "multi_thread")]
+async fn kill_loses_at_most_a_second() {
+    for (round, run_ms) in [400, 1_300, 1_777].into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let worker = ScriptedWorker::start(Play::default()).await;
+        let setup = Setup::on(&format!("embedded:{}", folder.path().display()), &[worker.url()]);
+        let mut gateway = Gateway::start(&setup).await;
+        gateway.account("a", 3_600_000).await;
+        let key = gateway.key("a", serde_json::json!({"streams_max": 64})).await;
+        let mut streams = tokio::task::JoinSet::new();
+        for seed in 0..20 {
+            let mut client = gateway.open(LINEAR16, &key).await.expect("accepted");
+            streams.spawn(async move {
+                let audio = noise_ms(seed, 20);
+                while client.audio(&audio).await {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            });
+        }
+        let start = Instant::now();
+        worker.until("enough audio", |_| start.elapsed() > Duration::from_millis(run_ms)).await;
+
+        gateway.sigkill();
+        gateway.wait().await;
+        let killed = Instant::now();
+        streams.shutdown().await;
+        let frames: Vec<_> = worker.visits().into_iter().flat_map(|visit| visit.frames).collect();
+        let handed = |until: Instant| -> i64 {
+            let bytes = frames.iter().filter(|got| got.at <= until).map(audio_bytes).sum::<usize>();
+            i64::try_from(bytes / 32).unwrap()
+        };
+
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
+        let clock = Arc::new(AtomicU64::new(u64::try_from(now).unwrap()));
+        let embedded = Embedded::open(folder.path(), Clock::Manual(Arc::clone(&clock))).unwrap();
+        let (kept, all, sure) = (
+            admitted_ms(&embedded),
+            handed(killed),
+            handed(killed.checked_sub(Duration::from_secs(1)).unwrap()),
+        );
+        println!("round {round}: {all} ms handed over, {kept} in the books, {sure} a second before the kill");
+        assert!(kept >= sure, "{kept} of {sure}");
+        assert!(all > 0);
+        let (store, name) = (Store::from(embedded), Name::parse("a").unwrap());
+        let found = books::read(&store, "vox:", &name).await;
+        found.check(3_600_000, None).unwrap();
+
+        clock.fetch_add(60_000_000, Ordering::SeqCst); // beyond every lease's deadline
+        Quota::new(store.clone(), Settings::default()).reap_round().await.unwrap();
+        let reaped = books::read(&store, "vox:", &name).await;
+        reaped.check(3_600_000, None).unwrap();
+        assert_eq!((reaped.leases.len(), reaped.charged()), (0, kept));
+        store.close().unwrap();
+        drop(store);
+
+        let gateway = Gateway::start(&setup).await;
+        let balance = gateway.balance("a").await;
+        assert_eq!((balance.settled, balance.held), (kept.unsigned_abs(), 0));
+        let mut client = gateway.open(LINEAR16, &key).await.expect("the key is known");
+        assert!(client.audio(&noise_ms(1, 100)).await);
+        assert_eq!(client.finish().await.metadata_ms(), 100);
+    }
+}
+
+/// SIGTERM brings all of it to disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let worker = ScriptedWorker::start(Play::default()).await;
+    let setup = Setup::on(&format!("embedded:{}", folder.path().display()), &[worker.url()]);
+    let mut gateway = Gateway::start(&setup.clone().more("[limits]\ndrain = \"1s\"\n")).await;
+    let key = gateway.account("a", 3_600_000).await;
+    let mut client = gateway.open(LINEAR16, &key).await.expect("accepted");
+    assert!(client.audio(&noise_ms(1, 700)).await);
+    client.until("results", |heard| !heard.messages.is_empty()).await;
+
+    gateway.sigterm();
+
+    client.end().await;
+    assert_eq!(gateway.wait().await.code(), Some(0), "{}", gateway.log());
+    assert!(gateway.log().contains(&format!("books      {}", folder.path().display())));
+    let balance = Gateway::start(&setup).await.balance("a").await;
+    assert_eq!((balance.settled, balance.held, balance.leases), (700, 0, 0));
+}
+
+/// Units of a file system that is as small as the test wants; nothing where the system does not let us mount one.
+struct Tiny(tempfile::TempDir);
+
+impl Tiny {
+    fn mount() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut mount = std::process::Command::new("mount");
+        let mounted = mount.args(["-t", "tmpfs", "-o", "size=3m", "tmpfs"]).arg(folder.path()).output();
+        mounted.is_ok_and(|output| output.status.success()).then_some(Self(folder))
+    }
+}
+
+impl Drop for Tiny {
+    fn drop(&mut self) {
+        _ = std::process::Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+/// A full disk: writes are refused with its reason, reads go on, nothing that was promised is lost; with room again
+/// it goes on by itself.
+#[test]
+fn full_disk_refuses_and_recovers() {
+    let Some(tiny) = Tiny::mount() else {
+        println!("skipped: mounting a small file system needs root");
+        return;
+    };
+    let folder = tiny.0.path().join("books");
+    let store = open(&folder).unwrap();
+    ask(&store, "SET safe 1").unwrap();
+    store.flush().unwrap();
+    let ballast = tiny.0.path().join("ballast");
+    _ = fs::write(&ballast, vec![0; 8 << 20]); // fails half way: full
+
+    let word = "x".repeat(4096);
+    let mut refusal = None;
+    for n in 0..2_000 {
+        match ask(&store, &format!("SET k{n} {word}")) {
+            Ok(_) => _ = store.flush(),
+            Err(error) => {
+                refusal = Some(error);
+                break;
+            }
+        }
+    }
+    let refusal = refusal.expect("refused");
+    println!("full disk: {refusal}");
+    assert!(matches!(&refusal, StoreError::Refuses(text) if text.contains("make room")), "{refusal}");
+    assert_eq!(ask(&store, "GET safe"), Ok(Reply::Bulk(b"1".to_vec())));
+    let before = contents(&store);
+
+    fs::remove_file(&ballast).unwrap();
+    store.flush().unwrap();
+
+    ask(&store, "SET safe 2").unwrap();
+    ask(&store, "SET safe 1").unwrap();
+    drop(store);
+    assert_eq!(contents(&open(&folder).unwrap()), before);
+}
+
+/// A file that was removed or replaced under the store is noticed: nothing more is taken for what nobody keeps.
+#[test]
+fn removed_file_refuses_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).unwrap();
+    ask(&store, "SET a 1").unwrap();
+    store.flush().unwrap();
+    let (file, aside) = (folder.path().join("books.redb"), folder.path().join("aside"));
+    fs::rename(&file, &aside).unwrap();
+
+    ask(&store, "SET a 2").unwrap();
+    let error = store.flush().unwrap_err();
+    assert!(matches!(&error, StoreError::Refuses(text) if text.contains("books.redb")), "{error}");
+    assert!(matches!(ask(&store, "SET a 3"), Err(StoreError::Refuses(_))));
+
+    fs::rename(&aside, &file).unwrap();
+    store.flush().unwrap();
+    ask(&store, "SET a 4").unwrap();
+    drop(store);
+    assert_eq!(ask(&open(folder.path()).unwrap(), "GET a"), Ok(Reply::Bulk(b"4".to_vec())));
 }

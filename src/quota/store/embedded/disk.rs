@@ -94,7 +94,10 @@ impl Books {
             self.database = Some(database);
             Ok(())
         });
-        outcome.map_err(|wrong| wrong.told(&self.file).to_string())
+        outcome.map_err(|wrong| match wrong.told(&self.file) {
+            StoreError::Away(text) | StoreError::Refuses(text) | StoreError::Corrupt(text) => text,
+            other => other.to_string(),
+        })
     }
 }
 

@@ -1,8 +1,8 @@
 //! The thread that brings an embedded store's changes to disk behind its calls; it never holds a call on a disk.
 //!
 //! # What is promised
-//! - Every [`DISK_TICK`] the shards' journals are drained, each at one instant under its lock and so between two
-//!   scripts, and written as one batch. On disk is always a state that each account really had.
+//! - Every [`DISK_TICK`] the journals of all shards are drained at one instant, between two scripts, and written as one
+//!   batch. On disk is always a state that the whole store really had.
 //! - A change is on disk at most [`DISK_LAG_MAX`] after it was made, else no more are taken: when the oldest change
 //!   that is not there yet is older than that, writes are refused (`Refuses`, charge none: gateways hold the audio
 //!   unpaid and ask again) until the disk has followed. A kill at any time loses at most that long.
@@ -147,10 +147,13 @@ impl Work {
     /// Writes all that was changed before this call.
     fn write(&mut self) -> Result<(), StoreError> {
         if self.pace.take() {
+            // All at one instant: what was written later (a lease) is never there without what was written before
+            // it in another shard (its account among the active ones). Nobody else holds two of these locks.
+            let between_scripts: Vec<_> = self.shards.iter().map(|shard| lock(&shard.dialect)).collect();
             for shard in self.shards.iter() {
-                let _between_scripts = lock(&shard.dialect);
                 lock(&shard.room).space.drain(&mut self.batch);
             }
+            drop(between_scripts);
         }
         if self.batch.is_empty() {
             self.pace.safe();

@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(records[&name("h", b"\x01b")], b"2");
         assert_eq!(records[&name("z", b"\x01m")], 1.5_f64.to_bits().to_be_bytes());
         assert_eq!(records[&name("x", &[0])], [&[4, 0, 2][..], &[0, 0, 0, 0, 0, 0, 0, 6], &[0; 8]].concat());
-        assert_eq!(records.len(), 10);
+        assert_eq!(records.len(), 11);
     }
 
     #[test]
