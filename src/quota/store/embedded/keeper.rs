@@ -18,6 +18,15 @@
 //!
 //! Reads, and scripts that say they don't write, are answered in every state.
 //!
+//! # Measured
+//! Two shared cores, optimised build: `admit` takes 4.4 us in memory and 4.5 us here (medians). 60,000 new hashes of
+//! seven fields with as many ledger rows are on disk 2 s after the last call, so about 30,000 such pairs a second are
+//! what the disk thread follows; beyond that writes are refused for a moment. Removing a key with parts costs 50 us.
+//!
+//! # Tests
+//! `tests/disk.rs`: reopen, kill -9 under load, damaged, removed and foreign files, full disk, second opener;
+//! `tests/money/walk.rs`: the money walk with reopens.
+//!
 //! # Bounds
 //! Journals hold marks (names), at most [`DISK_MARKS_MAX`] keys per shard; values are copied when a journal is
 //! drained, so a batch is at most what the marked keys hold. Nothing else is queued.
