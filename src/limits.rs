@@ -21,6 +21,21 @@ pub const STORE_BACKOFF_MAX: Duration = Duration::from_millis(1000);
 const _: () = assert!(HOLD.as_secs() + 2 * HEARTBEAT.as_secs() < DEADLINE.as_secs());
 const _: () = assert!(STALL.as_secs() < HOLD.as_secs());
 
+/// How often changes of the embedded store go to disk: leaves a commit three quarters of `DISK_LAG_MAX`.
+pub const DISK_TICK: Duration = Duration::from_millis(250);
+/// Oldest change that may not be on disk yet; beyond it writes are refused until the disk has followed.
+pub const DISK_LAG_MAX: Duration = Duration::from_secs(1);
+/// Wait between two tries of a disk that failed.
+pub const DISK_RETRY: Duration = Duration::from_secs(1);
+/// Changed keys of one shard that are brought to disk before the tick: they are copied under its lock.
+pub const DISK_MARKS_SOON: usize = 4096;
+/// Most changed keys of one shard that wait for the disk; then writes are refused.
+pub const DISK_MARKS_MAX: usize = 65_536;
+/// Pages of the embedded store that are kept in memory beside its keys, in bytes.
+pub const DISK_CACHE_BYTES: usize = 16 * 1024 * 1024;
+const _: () = assert!(DISK_TICK.as_millis() * 2 <= DISK_LAG_MAX.as_millis());
+const _: () = assert!(DISK_LAG_MAX.as_secs() < HOLD.as_secs());
+
 /// Largest audio message, in bytes. 64 KiB is 2 s of 16 kHz linear16 and far more than SDKs send at once.
 pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
 /// Largest text message from a client, in bytes; control messages need a few dozen.

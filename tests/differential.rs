@@ -10,7 +10,7 @@ use voxgate::quota::store::{
     embedded::{Clock, Embedded},
 };
 
-mod calls;
+pub(crate) mod calls;
 
 use calls::{Call, Calls};
 

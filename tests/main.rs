@@ -12,6 +12,7 @@ mod bounds;
 mod crash;
 mod deepgram;
 mod differential;
+mod disk;
 mod harness;
 mod harness_facts;
 mod money;

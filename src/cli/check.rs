@@ -7,7 +7,7 @@ use clap::Args;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use serde_json::json;
-use voxgate::config::Config;
+use voxgate::config::{Config, StoreUrl};
 use voxgate::quota::Quota;
 use voxgate::quota::period::zone_known;
 use voxgate::quota::store::{Store, StoreError};
@@ -177,6 +177,12 @@ fn models(config: &Config) -> Option<Finding> {
 }
 
 async fn store(config: &Config, findings: &mut Vec<Finding>) -> Vec<Latency> {
+    if let StoreUrl::Disk(url) = &config.store.url
+        && is_bare(url)
+    {
+        findings.push(Finding::pass("store", format!("{url}: nothing there yet, `serve` makes it")));
+        return Vec::new();
+    }
     let outcome = async {
         let quota = Quota::new(Store::open(config.store.url.address())?, fit::quota_settings(config));
         findings.extend(inspect(&quota, &config.store.url).await?);
@@ -194,9 +200,23 @@ async fn store(config: &Config, findings: &mut Vec<Finding>) -> Vec<Latency> {
         Ok(table) => table,
         Err(error) => {
             let reason = format!("{}: {error}", config.store.url);
-            findings.push(Finding::fail("store", reason, "start it, or mend store.url and its ACL"));
+            let fix = match config.store.url {
+                StoreUrl::Embedded | StoreUrl::Disk(_) => "see there, or name another store.url",
+                StoreUrl::Redis(_) => "start it, or mend store.url and its ACL",
+            };
+            findings.push(Finding::fail("store", reason, fix));
             Vec::new()
         }
+    }
+}
+
+/// Whether opening this store would make it: checking changes nothing.
+fn is_bare(url: &str) -> bool {
+    let folder = url.strip_prefix("embedded:").unwrap_or(url);
+    let empty = |mut entries: std::fs::ReadDir| entries.next().is_none();
+    match std::fs::read_dir(folder) {
+        Ok(entries) => empty(entries),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     }
 }
 

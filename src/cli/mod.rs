@@ -106,7 +106,7 @@ struct ConfigArgs {
     /// Where health, metrics and the admin API answer [default: 127.0.0.1:9090].
     #[arg(long, env = "VOXGATE_ADMIN__ADDRESS", value_name = "IP:PORT")]
     admin_listen: Option<String>,
-    /// Where the books are kept: embedded, or redis://... [default: embedded].
+    /// Where the books are kept: embedded, embedded:DIR, or redis://... [default: embedded].
     #[arg(long, env = "VOXGATE_STORE__URL", value_name = "URL", hide_env_values = true)]
     store: Option<String>,
     /// A transcription worker, such as ws://127.0.0.1:7000; may be repeated, and

@@ -23,6 +23,7 @@ const EXAMPLES: &str = "\
 Examples:
   voxgate serve --worker ws://127.0.0.1:7000
   voxgate serve --config /etc/voxgate/voxgate.toml
+  voxgate serve --store embedded:/var/lib/voxgate --worker ws://127.0.0.1:7000
   voxgate serve --store redis://127.0.0.1:6379/0 --worker ws://10.0.0.5:7000
 
 Any setting of the file can stand in the environment: VOXGATE_SECTION__KEY.
@@ -130,6 +131,7 @@ impl Server {
         let (public, drain) = (gateway.local_addr(), config.limits.drain);
         let books = match &config.store.url {
             StoreUrl::Embedded => "in memory, until this process ends".to_owned(),
+            StoreUrl::Disk(url) => format!("{}, written every 250 ms", url.trim_start_matches("embedded:")),
             StoreUrl::Redis(_) => config.store.url.to_string(),
         };
         Ok(Self {
@@ -184,6 +186,7 @@ impl Server {
         };
         self.stop.cancel();
         let Some(report) = report else {
+            close(&self.quota)?;
             return Err(Failure::failed("ended at once, as asked; the reaper settles what was left"));
         };
         while self.tasks.join_next().await.is_some() {}
@@ -193,15 +196,20 @@ impl Server {
         } else {
             tracing::info!(running, cut, "drained");
         }
-        Ok(())
+        close(&self.quota)
     }
+}
+
+/// The last state goes to disk, where the store has one.
+fn close(quota: &Quota) -> Result<(), Failure> {
+    quota.close().map_err(|error| Failure::failed(format!("{error}; the last second's changes are lost")))
 }
 
 /// Money would be lost in such a store, so it is not even tried.
 async fn refuse_unsafe_store(quota: &Quota, config: &Config) -> Result<(), Failure> {
     let url = &config.store.url;
-    if *url == StoreUrl::Embedded {
-        return Ok(());
+    if matches!(url, StoreUrl::Embedded | StoreUrl::Disk(_)) {
+        return Ok(()); // opening it has looked at all there is
     }
     let findings = inspect(quota, url).await.map_err(|error| {
         Failure::unavailable(format!("store {url} does not answer: {error}\nstart it, or mend store.url"))

@@ -59,7 +59,15 @@ impl Finding {
 pub(super) async fn inspect(quota: &Quota, url: &StoreUrl) -> Result<Vec<Finding>, StoreError> {
     if *url == StoreUrl::Embedded {
         let reason = "embedded, in memory: books end with the process";
-        return Ok(vec![Finding::warn("store", reason, "use redis:// (or Valkey) where budgets must last")]);
+        return Ok(vec![Finding::warn(
+            "store",
+            reason,
+            "use embedded:DIR or redis:// where budgets must last",
+        )]);
+    }
+    if let StoreUrl::Disk(_) = url {
+        let reason = "embedded, on disk: checked and read; a crash loses at most the last second";
+        return Ok(vec![Finding::pass("store", reason)]);
     }
     let facts = facts(&quota.command(&["INFO"]).await?);
     let mut findings = judge(&facts);

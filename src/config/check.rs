@@ -124,7 +124,8 @@ fn store(reader: &mut Reader<'_>) -> Store {
     let url = match StoreUrl::parse(&text) {
         Ok(url) => url,
         Err(reason) => {
-            let allowed = "must be \"embedded\" or such as \"redis://127.0.0.1:6379/0\"";
+            let allowed =
+                "must be \"embedded\", \"embedded:/a/directory\" or such as \"redis://127.0.0.1:6379/0\"";
             reader.fault("store.url", format!("{reason}; {allowed}"));
             StoreUrl::Embedded
         }

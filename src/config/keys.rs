@@ -61,7 +61,12 @@ pub(super) const KEYS: &[Key] = &[
     key("admin.address", Kind::Text, "127.0.0.1:9090", "Where health, metrics and the admin API answer"),
     key("admin.token", Kind::Secret, "", "Bearer token of the admin API; rather use token_file"),
     key("admin.token_file", Kind::Text, "", "File that holds the bearer token of the admin API"),
-    key("store.url", Kind::Text, "embedded", "Where the books are kept: embedded, or redis://host:6379/0"),
+    key(
+        "store.url",
+        Kind::Text,
+        "embedded",
+        "Where the books are kept: embedded, embedded:DIR, or redis://host:6379/0",
+    ),
     key("store.prefix", Kind::Text, "vox:", "What every key in the store begins with"),
     key(
         "quota.share",

@@ -30,21 +30,30 @@ impl fmt::Debug for Secret {
 pub enum StoreUrl {
     /// In this process, in memory.
     Embedded,
+    /// In this process and a directory of its own; `embedded:` and its path.
+    Disk(String),
     /// Redis or Valkey; the whole URL, password included.
     Redis(Secret),
 }
 
 impl StoreUrl {
-    /// Reads `embedded` or `redis://[user:password@]host[:port][/db]`; the error says what is wrong.
+    /// Reads `embedded`, `embedded:DIRECTORY` or `redis://[user:password@]host[:port][/db]`; the error says what is
+    /// wrong.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         if text == "embedded" {
             return Ok(Self::Embedded);
+        }
+        if let Some(folder) = text.strip_prefix("embedded:") {
+            if folder.trim().is_empty() || folder.chars().any(char::is_control) {
+                return Err("`embedded:` needs the path of a directory");
+            }
+            return Ok(Self::Disk(text.to_owned()));
         }
         if text.starts_with("rediss://") {
             return Err("TLS to the store is not built in; use redis:// to a local TLS proxy");
         }
         let Some(rest) = text.strip_prefix("redis://") else {
-            return Err("neither `embedded` nor a redis:// URL");
+            return Err("neither `embedded`, `embedded:DIRECTORY` nor a redis:// URL");
         };
         let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
         if host.is_empty() || host.starts_with(['/', ':']) {
@@ -60,6 +69,7 @@ impl StoreUrl {
     pub fn address(&self) -> &str {
         match self {
             Self::Embedded => "embedded",
+            Self::Disk(url) => url,
             Self::Redis(url) => url.expose(),
         }
     }
@@ -69,6 +79,7 @@ impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Embedded => f.write_str("embedded"),
+            Self::Disk(url) => f.write_str(url),
             Self::Redis(url) => f.write_str(&mask_url(url.expose())),
         }
     }
@@ -169,6 +180,15 @@ mod tests {
     #[test]
     fn stores_are_two_kinds() {
         assert_eq!(StoreUrl::parse("embedded"), Ok(StoreUrl::Embedded));
+        let disk = StoreUrl::parse("embedded:/var/lib/voxgate").unwrap();
+        assert_eq!(disk, StoreUrl::Disk("embedded:/var/lib/voxgate".into()));
+        assert_eq!(
+            (disk.address(), disk.to_string()),
+            ("embedded:/var/lib/voxgate", disk.address().to_owned())
+        );
+        for nowhere in ["embedded:", "embedded: ", "embedded:a\nb", "embeded:/x"] {
+            assert!(StoreUrl::parse(nowhere).is_err(), "{nowhere:?}");
+        }
         for text in ["", "localhost", "rediss://h", "redis://", "redis://:6379", "redis://a b"] {
             assert!(StoreUrl::parse(text).is_err(), "{text:?}");
         }

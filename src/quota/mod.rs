@@ -353,6 +353,12 @@ impl Quota {
         self.0.store.deliver_late().await;
     }
 
+    /// Ends the store after the last call: what a store in a directory has not written yet goes to disk. Blocks. Every
+    /// later write is refused.
+    pub fn close(&self) -> Result<(), StoreError> {
+        self.0.store.close()
+    }
+
     /// The store's word: `embedded` or `redis`.
     pub fn store_word(&self) -> &'static str {
         self.0.store.word()

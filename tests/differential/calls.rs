@@ -4,7 +4,7 @@ use fastrand::Rng;
 
 /// One call to a store.
 #[derive(Clone, Debug)]
-pub(super) enum Call {
+pub(crate) enum Call {
     /// A plain command.
     Command(Vec<String>),
     /// A script with its keys and arguments.
@@ -13,12 +13,12 @@ pub(super) enum Call {
 
 impl Call {
     /// A command written as one line.
-    pub(super) fn plain(line: &str) -> Self {
+    pub(crate) fn plain(line: &str) -> Self {
         Self::Command(line.split(' ').map(str::to_owned).collect())
     }
 
     /// How far two clocks may let its reply differ.
-    pub(super) fn slack_ms(&self) -> i64 {
+    pub(crate) fn slack_ms(&self) -> i64 {
         let words = match self {
             Self::Command(words) => words,
             Self::Script { args, .. } => args,
@@ -33,17 +33,17 @@ impl Call {
 }
 
 /// The source of calls; the same seed and time give the same ones.
-pub(super) struct Calls {
+pub(crate) struct Calls {
     random: Rng,
     now_ms: i64,
 }
 
 impl Calls {
-    pub(super) fn new(seed: u64, now_ms: i64) -> Self {
+    pub(crate) fn new(seed: u64, now_ms: i64) -> Self {
         Self { random: Rng::with_seed(seed), now_ms }
     }
 
-    pub(super) fn draw(&mut self) -> Call {
+    pub(crate) fn draw(&mut self) -> Call {
         if self.random.u8(0..3) > 0 {
             return Call::Command(self.command());
         }

@@ -1,5 +1,5 @@
 //! Money as a whole: random walks with lost answers, crashes and period edges; races through two gateways.
 
-mod books;
+pub mod books;
 mod race;
 mod walk;

@@ -31,6 +31,8 @@ struct Ground {
     /// Set for the in-process store: time moves only when the walk says so.
     clock: Option<Arc<AtomicU64>>,
     prefix: String,
+    /// Set for a store on disk: now and then it is closed and opened again.
+    folder: Option<tempfile::TempDir>,
 }
 
 struct Socket {
@@ -41,6 +43,7 @@ struct Socket {
 struct Walk {
     rng: fastrand::Rng,
     ground: Ground,
+    rates: Rates,
     gateways: Vec<Quota>,
     faults: Vec<Arc<Faults>>,
     account: Arc<Account>,
@@ -104,7 +107,19 @@ impl Walk {
         let key = plain.add_key(key).await.unwrap().1;
         let sockets = (0..SOCKETS).map(|_| None).collect();
         let (account, key) = (Arc::new(account), Arc::new(key));
-        Self { rng, ground, gateways, faults, account, key, sockets, handed: 0, wasted: 0, rough: false }
+        Self {
+            rng,
+            ground,
+            rates,
+            gateways,
+            faults,
+            account,
+            key,
+            sockets,
+            handed: 0,
+            wasted: 0,
+            rough: false,
+        }
     }
 
     async fn run(mut self) -> Result<Books, String> {
@@ -137,6 +152,7 @@ impl Walk {
             90..93 => self.late().await,
             93..96 => self.reap().await,
             96..97 => self.force().await,
+            97..98 if self.ground.folder.is_some() => self.reopen(),
             _ => self.wait().await,
         }
     }
@@ -259,6 +275,23 @@ impl Walk {
         "forced"
     }
 
+    /// Everything dies and comes back over what is on disk; calls still on their way are lost.
+    fn reopen(&mut self) -> &'static str {
+        for slot in 0..SOCKETS {
+            self.crash(slot);
+        }
+        let (Some(folder), Some(clock)) = (&self.ground.folder, &self.ground.clock) else { return "no disk" };
+        self.rough = true;
+        self.ground.store.close().expect("the disk takes it");
+        self.ground.store = Embedded::open(folder.path(), Clock::Manual(clock.clone())).unwrap().into();
+        for (gateway, line) in self.gateways.iter_mut().zip(&mut self.faults) {
+            *line = Arc::new(Faults::new(self.rng.u64(..), self.rates));
+            let store = self.ground.store.clone().with_faults(line.clone());
+            *gateway = Quota::new(store, settings(&self.ground.prefix));
+        }
+        "reopened"
+    }
+
     /// Lets time pass: now and then more than a lease lives.
     async fn wait(&mut self) -> &'static str {
         let ms = self.rng.u64(1..150);
@@ -334,7 +367,14 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
 fn embedded() -> Ground {
     let clock = Arc::new(AtomicU64::new(1_764_460_800_000_000));
     let store = Embedded::new(Clock::Manual(clock.clone())).unwrap().into();
-    Ground { store, clock: Some(clock), prefix: "vox:".into() }
+    Ground { store, clock: Some(clock), prefix: "vox:".into(), folder: None }
+}
+
+fn on_disk() -> Ground {
+    let clock = Arc::new(AtomicU64::new(1_764_460_800_000_000));
+    let folder = tempfile::tempdir().unwrap();
+    let store = Embedded::open(folder.path(), Clock::Manual(clock.clone())).unwrap().into();
+    Ground { store, clock: Some(clock), prefix: "vox:".into(), folder: Some(folder) }
 }
 
 /// One walk on the in-process store; time stands still but for the walk's own steps.
@@ -358,11 +398,25 @@ fn walks_keep_the_books_embedded() {
     assert!(rows > 0);
 }
 
+/// So does a store on disk that is closed and opened again now and then.
+#[test]
+fn walks_keep_the_books_on_disk() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let mut rows = 0;
+    for seed in seeds(25) {
+        let walk = runtime.block_on(async { Walk::new(seed, on_disk(), None).await.run().await });
+        rows += walk.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}")).hows.values().sum::<i64>();
+    }
+    println!("disk: {:?}, {STEPS} steps each, {rows} ledger rows, 0 violations", seeds(25));
+    assert!(rows > 0);
+}
+
 /// Walks of several seeds at once, each under its own prefix, on one server.
 async fn walk_redis(server: &RedisServer, seeds: std::ops::Range<u64>) -> i64 {
     let walks = seeds.map(|seed| {
         let store: Store = RedisStore::new(&server.url()).unwrap().into();
-        let ground = Ground { store, clock: None, prefix: format!("s{seed}:") };
+        let ground = Ground { store, clock: None, prefix: format!("s{seed}:"), folder: None };
         tokio::spawn(async move { (seed, Walk::new(seed, ground, None).await.run().await) })
     });
     let mut rows = 0;

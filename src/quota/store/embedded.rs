@@ -1,5 +1,8 @@
 //! The store in process: the very Lua files that Redis runs, over keys in memory; it never waits on a network.
 //!
+//! In memory only, its keys end with the process. With a directory they outlive it, see [`disk`](self::disk) and
+//! [`keeper`](self::keeper): calls still only touch memory, and a thread brings what changed to disk behind them.
+//!
 //! Keys live in shards by hash slot, each behind a lock of its own with its own Lua, so one call touches one
 //! shard and sees nobody else's half-done work. A script's keys must share one slot exactly as in Redis Cluster,
 //! and a key of another slot is an error, not a surprise on the day a cluster is used. What a script wrote before
@@ -11,6 +14,7 @@
 //! `SCAN` takes a whole shard per step whatever `COUNT` says.
 
 use std::{
+    path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -20,25 +24,31 @@ use std::{
 
 use super::{
     Reply, Script, StoreError,
-    keyspace::{Answer, Fault, Keyspace, Reach, Verb, keys::glob, number::parse_int, verb},
+    keyspace::{Answer, Fault, Keyspace, Reach, Verb, Write, keys::glob, number::parse_int, verb},
 };
 
 mod dialect;
+mod disk;
 mod flags;
+mod keeper;
 mod slot;
 
 use dialect::Dialect;
+use disk::Books;
+use keeper::Keeper;
 use slot::slot;
 
-/// A store in memory; clones share it.
+/// A store in this process; clones share it.
 #[derive(Clone)]
 pub struct Embedded {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    shards: Vec<Shard>,
+    shards: Arc<[Shard]>,
     clock: Clock,
+    /// Brings changes to disk; none for a store in memory.
+    keeper: Option<Keeper>,
 }
 
 /// Where the store takes its time from.
@@ -88,7 +98,59 @@ impl Embedded {
     /// [`StoreError::Odd`] when Lua can't be set up (memory).
     pub fn new(clock: Clock) -> Result<Self, StoreError> {
         let shards = (0..SHARDS).map(|_| Shard::new()).collect::<Result<_, _>>()?;
-        Ok(Self { inner: Arc::new(Inner { shards, clock }) })
+        Ok(Self { inner: Arc::new(Inner { shards, clock, keeper: None }) })
+    }
+
+    /// Opens the store that is kept in the directory `folder`, which is made when there is none. Blocks: all of it is
+    /// checked and read.
+    ///
+    /// # Errors
+    /// Each says what to do. [`StoreError::Away`]: another process has it open. [`StoreError::Refuses`]: it can't be
+    /// written. [`StoreError::Corrupt`]: it is damaged, is no store of ours, or was written by a newer version.
+    pub fn open(folder: &Path, clock: Clock) -> Result<Self, StoreError> {
+        let mut store = Self::new(clock)?;
+        let books = Books::open(folder)?;
+        store.each(|space| space.keep_journal());
+        books.load(|loaded| {
+            let shard = store.shard(slot(&loaded.key))?;
+            store.with(shard, |space| space.restore(loaded));
+            Ok(())
+        })?;
+        let keeper = Keeper::start(books, Arc::clone(&store.inner.shards))?;
+        if let Some(inner) = Arc::get_mut(&mut store.inner) {
+            inner.keeper = Some(keeper);
+        }
+        store.each(|_| ()); // keys whose time is over were marked: they go now
+        store.flush()?;
+        Ok(store)
+    }
+
+    /// Returns when all that was written before is on disk; at once for a store in memory. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError::Refuses`] with the disk's reason.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        self.inner.keeper.as_ref().map_or(Ok(()), Keeper::flush)
+    }
+
+    /// As [`Embedded::flush`], and gives the directory free; every later write is refused.
+    ///
+    /// # Errors
+    /// As [`Embedded::flush`]: what the last second changed is lost then.
+    pub fn close(&self) -> Result<(), StoreError> {
+        self.inner.keeper.as_ref().map_or(Ok(()), Keeper::close)
+    }
+
+    /// Whether a write may begin.
+    fn may_write(&self, space: &Keyspace) -> Result<(), StoreError> {
+        self.inner.keeper.as_ref().map_or(Ok(()), |keeper| keeper.may_write(space.marks()))
+    }
+
+    /// Tells the keeper what a call left to it; under the shard's lock.
+    fn changed(&self, space: &Keyspace) {
+        if let Some(keeper) = &self.inner.keeper {
+            keeper.changed(space.marks());
+        }
     }
 
     /// Runs a script to its end; microseconds for ours, bounded for any.
@@ -96,6 +158,7 @@ impl Embedded {
     /// # Errors
     /// What the script raised or returned as an error, by its code: [`StoreError::Corrupt`] when a key holds
     /// the wrong type or no integer, else [`StoreError::Odd`], also for keys of several slots.
+    /// [`StoreError::Refuses`] when the disk fails or can't follow; the script did not begin then.
     pub fn run(&self, script: &Script, keys: &[&str], args: &[&str]) -> Result<Reply, StoreError> {
         let slot = common_slot(keys.iter().map(|key| key.as_bytes())).map_err(refused)?;
         let shard = self.shard(slot.unwrap_or_default())?;
@@ -103,6 +166,9 @@ impl Embedded {
         let compiled = dialect.compiled(script).map_err(refused)?;
         {
             let mut room = lock(&shard.room);
+            if !compiled.flags.no_writes {
+                self.may_write(&room.space)?;
+            }
             room.space.advance(self.now());
             room.scope = Scope {
                 slot,
@@ -110,7 +176,9 @@ impl Embedded {
                 any_slot: compiled.flags.allow_cross_slot_keys,
             };
         }
-        dialect.run(&compiled.function, keys, args).map_err(refused)
+        let answer = dialect.run(&compiled.function, keys, args).map_err(refused);
+        self.changed(&lock(&shard.room).space);
+        answer
     }
 
     /// Runs one plain command; `words` starts with its name, in any case.
@@ -134,8 +202,13 @@ impl Embedded {
         let shard = self.shard(slot).map_err(|error| Fault::Owned(error.to_string()))?;
         let _alone = lock(&shard.dialect);
         let mut room = lock(&shard.room);
+        if verb.writes() {
+            self.may_write(&room.space).map_err(misconf)?;
+        }
         room.space.advance(self.now());
-        room.space.call(verb, words)
+        let answer = room.space.call(verb, words);
+        self.changed(&room.space);
+        answer
     }
 
     /// Commands over all shards, one shard after the other; nothing when it is none of them.
@@ -143,10 +216,12 @@ impl Embedded {
         let name = name.to_ascii_uppercase();
         Some(match (name.as_slice(), rest) {
             (b"DBSIZE", []) => Ok(Reply::Int(self.each(|space| space.len()).into_iter().fold(0, add))),
-            (b"FLUSHALL", [] | [b"ASYNC" | b"SYNC" | b"async" | b"sync"]) => {
-                self.each(Keyspace::clear);
-                Ok(Reply::Status("OK".to_owned()))
-            }
+            (b"FLUSHALL", [] | [b"ASYNC" | b"SYNC" | b"async" | b"sync"]) => self
+                .each(|space| self.may_write(space).map(|()| space.clear()))
+                .into_iter()
+                .collect::<Result<Vec<()>, _>>()
+                .map(|_| Reply::Status("OK".to_owned()))
+                .map_err(misconf),
             (b"FLUSHALL", _) => Err("ERR syntax error".into()),
             (b"KEYS", [pattern]) => {
                 Ok(Reply::List(self.each(|space| matching(space, pattern)).into_iter().flatten().collect()))
@@ -192,7 +267,9 @@ impl Embedded {
         let _alone = lock(&shard.dialect);
         let mut room = lock(&shard.room);
         room.space.advance(self.now());
-        work(&mut room.space)
+        let outcome = work(&mut room.space);
+        self.changed(&room.space);
+        outcome
     }
 
     fn shard(&self, slot: u16) -> Result<&Shard, StoreError> {
@@ -231,7 +308,7 @@ impl Room {
         if !(verb.least..=verb.most).contains(&words.len()) {
             return Err("ERR Wrong number of args calling Redis command from script".into());
         }
-        if verb.writes && self.scope.read_only {
+        if verb.writes() && self.scope.read_only {
             return Err("ERR Write commands are not allowed from read-only scripts.".into());
         }
         for key in keys(verb, words) {
@@ -284,6 +361,14 @@ fn add(sum: i64, more: usize) -> i64 {
 
 fn refused(fault: Fault) -> StoreError {
     StoreError::from_text(&one_line(fault))
+}
+
+/// A refusal to write, with the code that servers use for it.
+fn misconf(error: StoreError) -> Fault {
+    match error {
+        StoreError::Refuses(reason) => format!("MISCONF {reason}").into(),
+        error => error.to_string().into(),
+    }
 }
 
 /// An error as the protocol carries it.

@@ -1,7 +1,8 @@
 //! Keys, values and times to live of one shard, with the commands of Redis over them; never a lock, a clock or Lua.
 //!
 //! [`Keyspace::call`] is the one door through which anything is read or written, for scripts and for plain
-//! commands alike; a journal of effects for a store on disk hangs there. The time is set from outside by
+//! commands alike; for a store on disk the journal of what changed hangs there, and on the one way out, `remove`.
+//! The time is set from outside by
 //! [`Keyspace::advance`] and stands still between two calls of it. An expired key is gone for whoever asks,
 //! and a bounded sweep frees what nobody asks for.
 
@@ -13,16 +14,20 @@ use std::{
 
 use super::Reply;
 
+pub(super) mod codec;
 mod command;
 mod hash;
+mod journal;
 pub(super) mod keys;
 pub(super) mod number;
 mod sorted;
 mod stream;
 mod strings;
 
+pub(super) use codec::{Damage, LAYOUT, Loaded, Loader, Write};
 pub(super) use command::{Reach, Verb, verb};
 use hash::Hash;
+use journal::Journal;
 use sorted::Sorted;
 use stream::Stream;
 
@@ -34,6 +39,8 @@ pub(super) struct Keyspace {
     deadlines: BTreeSet<(u64, Arc<[u8]>)>,
     /// Unix microseconds; stands still while a script runs.
     now: u64,
+    /// What changed since the last drain; kept only for a store on disk.
+    journal: Option<Journal>,
 }
 
 /// What a command answers: a reply, or the text of an error whose first word is its code.
@@ -81,7 +88,11 @@ impl Keyspace {
 
     /// Runs one command; `words` starts with its name and was checked against the verb's arity.
     pub(super) fn call(&mut self, verb: &Verb, words: &[&[u8]]) -> Answer {
-        (verb.run)(self, words)
+        let answer = (verb.run)(self, words);
+        if let Some(journal) = &mut self.journal {
+            journal.note(verb, words, &answer);
+        }
+        answer
     }
 
     /// How many keys there are, expired ones that nobody asked for included.
@@ -91,6 +102,9 @@ impl Keyspace {
 
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
+        if let Some(journal) = &mut self.journal {
+            self.entries.keys().for_each(|key| journal.whole(key));
+        }
         self.entries.clear();
         self.deadlines.clear();
     }
@@ -151,6 +165,9 @@ impl Keyspace {
 
     fn remove(&mut self, key: &[u8]) -> bool {
         let Some((key, entry)) = self.entries.remove_entry(key) else { return false };
+        if let Some(journal) = &mut self.journal {
+            journal.whole(&key);
+        }
         if let Some(deadline) = entry.deadline {
             self.deadlines.remove(&(deadline, key));
         }

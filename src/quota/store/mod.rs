@@ -7,6 +7,7 @@
 //! `None`, which may be repeated at will. *Unknown*: an error whose [`Charge`] is `Unknown`; the caller must
 //! treat it as doubt (`design` of money: settle, then reserve anew) and never repeat an `admit`.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -164,8 +165,13 @@ impl From<RedisStore> for Store {
 }
 
 impl Store {
-    /// The store behind a URL: `embedded`, or `redis://[user:password@]host:port[/db]`.
+    /// The store behind a URL: `embedded`, `embedded:DIRECTORY`, or `redis://[user:password@]host:port[/db]`.
+    ///
+    /// Blocks for a directory, which is checked and read, see [`Embedded::open`]; no I/O for the others.
     pub fn open(url: &str) -> Result<Self, StoreError> {
+        if let Some(folder) = url.strip_prefix("embedded:") {
+            return Ok(Embedded::open(Path::new(folder), embedded::Clock::System)?.into());
+        }
         if url == "embedded" {
             return Ok(Embedded::new(embedded::Clock::System)?.into());
         }
@@ -221,6 +227,18 @@ impl Store {
         match &self.kind {
             Kind::Embedded(store) => store.command(&words),
             Kind::Redis(store) => store.command(&words).await,
+        }
+    }
+
+    /// Writes what is not on disk yet and gives the directory free; later writes are refused. Blocks. Nothing for a
+    /// store without a directory.
+    ///
+    /// # Errors
+    /// [`StoreError::Refuses`]: what the last second changed is lost.
+    pub fn close(&self) -> Result<(), StoreError> {
+        match &self.kind {
+            Kind::Embedded(store) => store.close(),
+            Kind::Redis(_) => Ok(()),
         }
     }
 

@@ -1,6 +1,6 @@
-//! The table of commands: name to function, number of words, keys, and whether it writes; never their meaning.
+//! The table of commands: name to function, number of words, keys, and what it may change; never their meaning.
 
-use super::{Answer, Keyspace, hash, keys, sorted, stream, strings};
+use super::{Answer, Keyspace, hash, journal::Change, keys, sorted, stream, strings};
 
 /// One command.
 pub(in super::super) struct Verb {
@@ -10,11 +10,18 @@ pub(in super::super) struct Verb {
     pub(in super::super) least: usize,
     /// Most words, the name included.
     pub(in super::super) most: usize,
-    /// Whether it may change anything.
-    pub(in super::super) writes: bool,
     /// Which words are keys.
     pub(in super::super) reach: Reach,
+    /// What it may have changed, for a journal.
+    pub(super) change: Change,
     pub(super) run: fn(&mut Keyspace, &[&[u8]]) -> Answer,
+}
+
+impl Verb {
+    /// Whether it may change anything.
+    pub(in super::super) fn writes(&self) -> bool {
+        self.change != Change::Nothing
+    }
 }
 
 /// Which keys a command touches.
@@ -39,14 +46,14 @@ pub(in super::super) fn verb(name: &[u8]) -> Option<&'static Verb> {
 
 const ANY: usize = usize::MAX;
 
-/// Builds one row: name, words, mode, keys, function.
+/// Builds one row: name, words, what it changes, keys, function.
 macro_rules! row {
-    ($name:literal, $least:expr, $most:expr, $writes:literal, $reach:ident, $run:path) => {
+    ($name:literal, $least:expr, $most:expr, $change:ident, $reach:ident, $run:path) => {
         Some(&Verb {
             name: $name,
             least: $least,
             most: $most,
-            writes: $writes,
+            change: Change::$change,
             reach: Reach::$reach,
             run: $run,
         })
@@ -56,47 +63,47 @@ macro_rules! row {
 #[rustfmt::skip]
 fn find(name: &[u8]) -> Option<&'static Verb> {
     match name {
-        b"GET" => row!("get", 2, 2, false, First, strings::get),
-        b"SET" => row!("set", 3, ANY, true, First, strings::set),
-        b"DECRBY" => row!("decrby", 3, 3, true, First, strings::decrby),
-        b"INCRBY" => row!("incrby", 3, 3, true, First, strings::incrby),
-        b"HGET" => row!("hget", 3, 3, false, First, hash::hget),
-        b"HMGET" => row!("hmget", 3, ANY, false, First, hash::hmget),
-        b"HSET" => row!("hset", 4, ANY, true, First, hash::hset),
-        b"HSETNX" => row!("hsetnx", 4, 4, true, First, hash::hsetnx),
-        b"HINCRBY" => row!("hincrby", 4, 4, true, First, hash::hincrby),
-        b"HDEL" => row!("hdel", 3, ANY, true, First, hash::hdel),
-        b"HEXISTS" => row!("hexists", 3, 3, false, First, hash::hexists),
-        b"HGETALL" => row!("hgetall", 2, 2, false, First, hash::hgetall),
-        b"HLEN" => row!("hlen", 2, 2, false, First, hash::hlen),
-        b"HKEYS" => row!("hkeys", 2, 2, false, First, hash::hkeys),
-        b"ZADD" => row!("zadd", 4, ANY, true, First, sorted::zadd),
-        b"ZREM" => row!("zrem", 3, ANY, true, First, sorted::zrem),
-        b"ZSCORE" => row!("zscore", 3, 3, false, First, sorted::zscore),
-        b"ZCARD" => row!("zcard", 2, 2, false, First, sorted::zcard),
-        b"ZCOUNT" => row!("zcount", 4, 4, false, First, sorted::zcount),
-        b"ZRANGE" => row!("zrange", 4, ANY, false, First, sorted::zrange),
-        b"ZRANGEBYSCORE" => row!("zrangebyscore", 4, ANY, false, First, sorted::zrangebyscore),
-        b"ZREMRANGEBYSCORE" => row!("zremrangebyscore", 4, 4, true, First, sorted::zremrangebyscore),
-        b"XADD" => row!("xadd", 5, ANY, true, First, stream::xadd),
-        b"XLEN" => row!("xlen", 2, 2, false, First, stream::xlen),
-        b"XRANGE" => row!("xrange", 4, ANY, false, First, stream::xrange),
-        b"XTRIM" => row!("xtrim", 4, ANY, true, First, stream::xtrim),
-        b"XDEL" => row!("xdel", 3, ANY, true, First, stream::xdel),
-        b"DEL" => row!("del", 2, ANY, true, Each, keys::del),
-        b"UNLINK" => row!("unlink", 2, ANY, true, Each, keys::del),
-        b"EXISTS" => row!("exists", 2, ANY, false, Each, keys::exists),
-        b"TYPE" => row!("type", 2, 2, false, First, keys::kind),
-        b"EXPIRE" => row!("expire", 3, ANY, true, First, keys::expire),
-        b"PEXPIRE" => row!("pexpire", 3, ANY, true, First, keys::pexpire),
-        b"EXPIREAT" => row!("expireat", 3, ANY, true, First, keys::expireat),
-        b"PEXPIREAT" => row!("pexpireat", 3, ANY, true, First, keys::pexpireat),
-        b"PERSIST" => row!("persist", 2, 2, true, First, keys::persist),
-        b"TTL" => row!("ttl", 2, 2, false, First, keys::ttl),
-        b"PTTL" => row!("pttl", 2, 2, false, First, keys::pttl),
-        b"PEXPIRETIME" => row!("pexpiretime", 2, 2, false, First, keys::pexpiretime),
-        b"PING" => row!("ping", 1, ANY, false, Nothing, keys::ping),
-        b"TIME" => row!("time", 1, 1, false, Nothing, keys::time),
+        b"GET" => row!("get", 2, 2, Nothing, First, strings::get),
+        b"SET" => row!("set", 3, ANY, Whole, First, strings::set),
+        b"DECRBY" => row!("decrby", 3, 3, Key, First, strings::decrby),
+        b"INCRBY" => row!("incrby", 3, 3, Key, First, strings::incrby),
+        b"HGET" => row!("hget", 3, 3, Nothing, First, hash::hget),
+        b"HMGET" => row!("hmget", 3, ANY, Nothing, First, hash::hmget),
+        b"HSET" => row!("hset", 4, ANY, Pairs, First, hash::hset),
+        b"HSETNX" => row!("hsetnx", 4, 4, Field, First, hash::hsetnx),
+        b"HINCRBY" => row!("hincrby", 4, 4, Field, First, hash::hincrby),
+        b"HDEL" => row!("hdel", 3, ANY, Rest, First, hash::hdel),
+        b"HEXISTS" => row!("hexists", 3, 3, Nothing, First, hash::hexists),
+        b"HGETALL" => row!("hgetall", 2, 2, Nothing, First, hash::hgetall),
+        b"HLEN" => row!("hlen", 2, 2, Nothing, First, hash::hlen),
+        b"HKEYS" => row!("hkeys", 2, 2, Nothing, First, hash::hkeys),
+        b"ZADD" => row!("zadd", 4, ANY, Rest, First, sorted::zadd),
+        b"ZREM" => row!("zrem", 3, ANY, Rest, First, sorted::zrem),
+        b"ZSCORE" => row!("zscore", 3, 3, Nothing, First, sorted::zscore),
+        b"ZCARD" => row!("zcard", 2, 2, Nothing, First, sorted::zcard),
+        b"ZCOUNT" => row!("zcount", 4, 4, Nothing, First, sorted::zcount),
+        b"ZRANGE" => row!("zrange", 4, ANY, Nothing, First, sorted::zrange),
+        b"ZRANGEBYSCORE" => row!("zrangebyscore", 4, ANY, Nothing, First, sorted::zrangebyscore),
+        b"ZREMRANGEBYSCORE" => row!("zremrangebyscore", 4, 4, Whole, First, sorted::zremrangebyscore),
+        b"XADD" => row!("xadd", 5, ANY, Row, First, stream::xadd),
+        b"XLEN" => row!("xlen", 2, 2, Nothing, First, stream::xlen),
+        b"XRANGE" => row!("xrange", 4, ANY, Nothing, First, stream::xrange),
+        b"XTRIM" => row!("xtrim", 4, ANY, Front, First, stream::xtrim),
+        b"XDEL" => row!("xdel", 3, ANY, Rows, First, stream::xdel),
+        b"DEL" => row!("del", 2, ANY, Key, Each, keys::del),
+        b"UNLINK" => row!("unlink", 2, ANY, Key, Each, keys::del),
+        b"EXISTS" => row!("exists", 2, ANY, Nothing, Each, keys::exists),
+        b"TYPE" => row!("type", 2, 2, Nothing, First, keys::kind),
+        b"EXPIRE" => row!("expire", 3, ANY, Key, First, keys::expire),
+        b"PEXPIRE" => row!("pexpire", 3, ANY, Key, First, keys::pexpire),
+        b"EXPIREAT" => row!("expireat", 3, ANY, Key, First, keys::expireat),
+        b"PEXPIREAT" => row!("pexpireat", 3, ANY, Key, First, keys::pexpireat),
+        b"PERSIST" => row!("persist", 2, 2, Key, First, keys::persist),
+        b"TTL" => row!("ttl", 2, 2, Nothing, First, keys::ttl),
+        b"PTTL" => row!("pttl", 2, 2, Nothing, First, keys::pttl),
+        b"PEXPIRETIME" => row!("pexpiretime", 2, 2, Nothing, First, keys::pexpiretime),
+        b"PING" => row!("ping", 1, ANY, Nothing, Nothing, keys::ping),
+        b"TIME" => row!("time", 1, 1, Nothing, Nothing, keys::time),
         _ => None,
     }
 }

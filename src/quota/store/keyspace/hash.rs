@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use super::{
-    Answer, Fault, Keyspace, Kind, OVERFLOW, Reply, SYNTAX, Value, flag, int,
+    Answer, Fault, Keyspace, Kind, OVERFLOW, Reply, SYNTAX, Value,
+    codec::Parted,
+    flag, int,
     number::{int_arg, parse_int, put_int},
 };
 
@@ -83,6 +85,25 @@ impl Kind for Hash {
 
     fn is_spent(&self) -> bool {
         self.fields.is_empty()
+    }
+}
+
+/// A part is a field.
+impl Parted for Hash {
+    fn count(&self) -> usize {
+        self.fields.len()
+    }
+
+    fn part(&self, name: &[u8]) -> Option<Vec<u8>> {
+        self.value(name).cloned()
+    }
+
+    fn names(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.fields.iter().map(|(name, _)| name.to_vec())
+    }
+
+    fn restore(&mut self, name: &[u8], value: &[u8]) -> Option<()> {
+        self.put(name, value).then_some(())
     }
 }
 

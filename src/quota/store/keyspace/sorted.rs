@@ -8,7 +8,9 @@ use std::{
 };
 
 use super::{
-    Answer, Fault, Keyspace, Kind, Reply, SYNTAX, Value, int,
+    Answer, Fault, Keyspace, Kind, Reply, SYNTAX, Value,
+    codec::Parted,
+    int,
     number::{double, int_arg, parse_score},
 };
 
@@ -88,6 +90,30 @@ impl Kind for Sorted {
 
     fn is_spent(&self) -> bool {
         self.scores.is_empty()
+    }
+}
+
+/// A part is a member with the bits of its score.
+impl Parted for Sorted {
+    fn count(&self) -> usize {
+        self.scores.len()
+    }
+
+    fn part(&self, name: &[u8]) -> Option<Vec<u8>> {
+        self.scores.get(name).map(|score| score.to_bits().to_be_bytes().to_vec())
+    }
+
+    fn names(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.ranks.iter().map(|rank| rank.member.to_vec())
+    }
+
+    fn restore(&mut self, name: &[u8], value: &[u8]) -> Option<()> {
+        let score = f64::from_bits(u64::from_be_bytes(value.try_into().ok()?));
+        if score.is_nan() || self.scores.contains_key(name) {
+            return None;
+        }
+        self.put(name, score);
+        Some(())
     }
 }
 

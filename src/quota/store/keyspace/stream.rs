@@ -4,7 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{Answer, Fault, Keyspace, Kind, Reply, SYNTAX, Value, int, number::int_arg};
+use super::{
+    Answer, Fault, Keyspace, Kind, Reply, SYNTAX, Value,
+    codec::{Cursor, Parted, put_bytes},
+    int,
+    number::int_arg,
+};
 
 /// Rows, and the highest id ever given.
 #[derive(Default)]
@@ -37,7 +42,62 @@ impl Kind for Stream {
     }
 }
 
+/// A part is a row: its id, 16 bytes big-endian, and its words.
+impl Parted for Stream {
+    fn count(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn part(&self, name: &[u8]) -> Option<Vec<u8>> {
+        let words = self.rows.get(&Id::from_part(name)?)?;
+        let mut out = Vec::new();
+        words.iter().for_each(|word| put_bytes(&mut out, word));
+        Some(out)
+    }
+
+    fn names(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.rows.keys().map(|id| id.part().to_vec())
+    }
+
+    fn restore(&mut self, name: &[u8], value: &[u8]) -> Option<()> {
+        let id = Id::from_part(name)?;
+        let mut cursor = Cursor::new(value);
+        let mut words = Vec::new();
+        while !cursor.is_done() {
+            words.push(cursor.bytes()?.to_vec());
+        }
+        let fits = id <= self.last && words.len().is_multiple_of(2);
+        (fits && self.rows.insert(id, words).is_none()).then_some(())
+    }
+}
+
+impl Stream {
+    /// An empty stream that goes on after `last`, given as a part's name.
+    pub(super) fn after(last: &[u8]) -> Option<Self> {
+        Some(Self { rows: BTreeMap::new(), last: Id::from_part(last)? })
+    }
+
+    /// The highest id ever given, as a part's name.
+    pub(super) fn last_part(&self) -> [u8; 16] {
+        self.last.part()
+    }
+
+    /// The part's name of an id as commands spell it.
+    pub(super) fn part_name(text: &[u8]) -> Option<[u8; 16]> {
+        Id::read(text, 0).ok().map(Id::part)
+    }
+}
+
 impl Id {
+    fn part(self) -> [u8; 16] {
+        (u128::from(self.ms) << 64 | u128::from(self.seq)).to_be_bytes()
+    }
+
+    fn from_part(name: &[u8]) -> Option<Self> {
+        let (ms, seq) = name.split_first_chunk::<8>()?;
+        Some(Self { ms: u64::from_be_bytes(*ms), seq: u64::from_be_bytes(seq.try_into().ok()?) })
+    }
+
     const LEAST: Self = Self { ms: 0, seq: 0 };
     const MOST: Self = Self { ms: u64::MAX, seq: u64::MAX };
 
