@@ -131,6 +131,10 @@ pub const CLIENT_STUCK: Duration = Duration::from_secs(10);
 /// learns the first reason.
 pub const CLIENT_CROWDED: Duration = Duration::from_secs(5);
 const _: () = assert!(CLIENT_CROWDED.as_secs() < CLIENT_IDLE.as_secs());
+/// How long a worker may take nothing of what is handed to it before it counts as gone; shorter than `HOLD_STUCK`, so
+/// that the client is not blamed for it.
+pub const WORKER_STUCK: Duration = Duration::from_secs(10);
+const _: () = assert!(WORKER_STUCK.as_secs() < HOLD_STUCK.as_secs());
 /// How long there may be no room for a client's audio before its stream is ended (1008 `RATE-0000`).
 pub const HOLD_STUCK: Duration = Duration::from_secs(15);
 /// Messages without audio (pings, empty frames, control texts) that a client may send in [`FLOOD_WINDOW`]; SDKs

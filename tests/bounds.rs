@@ -7,7 +7,7 @@ use crate::harness::client::{Client, LINEAR16};
 use crate::harness::gateway::{Gateway, Setup};
 use crate::harness::raw::{self, RawClient};
 use crate::harness::redis_server::{RedisServer, redis};
-use crate::harness::scripted_worker::{Results, Script, ScriptedWorker};
+use crate::harness::scripted_worker::{Fault, Results, Script, ScriptedWorker};
 
 const NO_WAIT: Duration = Duration::ZERO;
 const ODD_FRAME: usize = 1323;
@@ -209,4 +209,22 @@ async fn settled(gateway: &Gateway, units: u64) {
         }
     }
     panic!("not settled: {:?}", gateway.balance("a").await);
+}
+
+/// A worker that takes nothing any more is blamed for it, not its client, and only what it took is charged.
+#[tokio::test(flavor = "multi_thread")]
+async fn stuck_worker_is_blamed() {
+    let script =
+        Script { results: Results::Never, fault: Some((32_000, Fault::StopReading)), ..Script::default() };
+    let worker = ScriptedWorker::start(script).await;
+    let gateway = Gateway::start(&Setup::embedded(&[worker.url()])).await;
+    let key = gateway.account("a", 3_600_000).await;
+    let mut client = open(&gateway, &key).await;
+    client.stream(&noise_ms(1, 600_000), 32_000, Duration::ZERO).await;
+    let heard = client.end().await;
+
+    assert_eq!((heard.code(), heard.reason()), (1011, "NET-0002"));
+    let charged = heard.metadata_ms();
+    assert!(charged < 600_000, "what was never taken is not charged: {charged}");
+    settled(&gateway, charged).await;
 }

@@ -126,7 +126,8 @@ fn tell(server: &Server, secret: &str) {
     told::line(&format!("http://{}/#key={secret}", server.public));
     eprintln!("\nOr stream a file (ctrl-c here ends the demo):");
     eprintln!(
-        "  VOXGATE_KEY={secret} voxgate stream clients/sample/two_cities.wav --url http://{}",
+        "  VOXGATE_KEY={secret} {} stream clients/sample/two_cities.wav --url http://{}",
+        std::env::args().next().unwrap_or_else(|| "voxgate".to_owned()),
         server.public
     );
 }

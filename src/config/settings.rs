@@ -120,6 +120,11 @@ impl Settings {
         faults: &mut Vec<Fault>,
     ) {
         for (variable, value) in variables {
+            if let Some((full, right)) = meant(&variable) {
+                let reason = format!("is not read; write {right}");
+                faults.push(Fault { origin: Origin::Environment(variable), key: full, reason });
+                continue;
+            }
             let Some(full) = name_of(&variable) else {
                 continue;
             };
@@ -221,6 +226,16 @@ fn unknown(what: &str, near: Option<impl std::fmt::Display>) -> String {
         Some(near) => format!("unknown {what}; did you mean `{near}`?"),
         None => format!("unknown {what}; `voxgate config show` lists all"),
     }
+}
+
+/// The setting that a name with one underscore too few can only mean, and its right name: `VOXGATE_STORE_URL`.
+/// `VOXGATE_ADMIN_TOKEN` is another command's own.
+fn meant(variable: &str) -> Option<(String, String)> {
+    let rest =
+        variable.strip_prefix("VOXGATE_").filter(|rest| !rest.contains("__") && *rest != "ADMIN_TOKEN")?;
+    let (section, key) = rest.split_once('_')?;
+    let full = format!("{}.{}", section.to_lowercase(), key.to_lowercase());
+    keys::find(&full).map(|_| (full, format!("VOXGATE_{section}__{key}")))
 }
 
 /// `VOXGATE_LIMITS__IDLE` to `limits.idle`, `VOXGATE_WORKERS__0__URL` to `workers[0].url`.

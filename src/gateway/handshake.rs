@@ -16,7 +16,6 @@ use super::auth::Holder;
 use super::session::{self, Door, Plan};
 use super::{Core, front};
 use crate::ending::Ending;
-use crate::limits;
 use crate::quota::Name;
 use crate::units::Units;
 use crate::wire::deepgram::{Credential, Listen, Model, Refusal, check_origin, correlation};

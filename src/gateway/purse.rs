@@ -175,9 +175,21 @@ impl<'a> Purse<'a> {
             Some(feed) => feed.clone(),
             None => self.connect().await?,
         };
-        match self.attend(feed.room()).await? {
+        match self.attend_worker(feed.room()).await? {
             Ok(()) => Ok(()),
             Err(WorkerGone) => Err(Ending::WorkerGone),
+        }
+    }
+
+    /// Waits for a worker to take something, but not for ever: one that takes nothing is as good as gone.
+    async fn attend_worker<F: Future>(&mut self, work: F) -> Result<F::Output, Ending> {
+        match self.attend(tokio::time::timeout(limits::WORKER_STUCK, work)).await? {
+            Ok(done) => Ok(done),
+            Err(_) => {
+                self.line
+                    .explain(format!("The worker takes no audio: nothing in {:?}.", limits::WORKER_STUCK));
+                Err(Ending::WorkerGone)
+            }
         }
     }
 
@@ -218,7 +230,7 @@ impl<'a> Purse<'a> {
         let gained = milliseconds(&after).saturating_sub(milliseconds(&self.meter));
         meters.admitted_seconds.add(gained);
         let mut put = pin!(feed.put(batch.clone()));
-        let (put, ending) = match self.attend(put.as_mut()).await {
+        let (put, ending) = match self.attend_worker(put.as_mut()).await {
             Ok(put) => (put, None),
             Err(ending) => {
                 let late = tokio::time::timeout(GRACE, put).await;

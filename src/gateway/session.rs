@@ -196,6 +196,7 @@ impl Line {
 
     /// Why there were no more units.
     pub(super) fn note_refusal(&self, why: Refused) {
+        self.quota_left_ms.store(0, Ordering::Relaxed);
         let _ = self.refused.set(why);
     }
 

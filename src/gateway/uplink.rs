@@ -186,6 +186,8 @@ impl<'a> Reader<'a> {
 
     fn due(&mut self, due: Due) {
         match due {
+            // Who has said everything, or waits for us to take it, is not idle.
+            Due::Idle if self.finished || !self.line.hold.is_empty() => self.clocks.spoke = Instant::now(),
             Due::Idle => self.line.stop.ask(Ending::ClientIdle),
             Due::Fast => self.line.stop.ask(Ending::ClientFast),
             Due::Long => self.line.stop.ask(Ending::StreamLong),

@@ -155,7 +155,7 @@ pub const fn farewell(ending: Ending) -> Option<Farewell> {
         }
         Ending::Revoked => ("REVOKED", "The key or the account was revoked or frozen.", 1008, "AUTH-0000"),
         Ending::StoreCorrupt => {
-            ("SERVER_ERROR", "The record of this session can't be read; units stay held.", 1011, "STORE-0001")
+            ("SERVER_ERROR", "The record of this session can't be read.", 1011, "STORE-0001")
         }
         Ending::StoreBusy => {
             ("UNAVAILABLE", "Audio could not be paid for in time; please try again.", 1013, "STORE-0000")
