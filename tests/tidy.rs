@@ -24,7 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("config", &["ending", "limits", "units", "telemetry", "quota", "worker", "gateway"]),
     ("telemetry", &["ending", "limits", "units"]),
     ("ending", &[]),
-    ("limits", &[]),
+    ("limits", &["units"]),
     ("units", &[]),
 ];
 

@@ -27,7 +27,7 @@ use super::answer::Admitted;
 use super::ask::{Ask, Deed, Place, Size};
 use super::store::{Charge, StoreError};
 use super::work::{AskError, Asked, Work, beat, run_ask};
-use super::{Admission, Name, OpenError, Pause, Quota, Refusal, Settlement, Terms, pauses};
+use super::{Account, Admission, Name, OpenError, Pause, Quota, Refusal, Settlement, Terms, pauses};
 use crate::ending::Ending;
 use crate::limits::{ADMIT_TRIES_MAX, REFUSED_PAUSE, SETTLE_WAIT};
 use crate::units::Units;
@@ -36,6 +36,8 @@ use crate::units::Units;
 pub struct Lease {
     quota: Quota,
     deed: Arc<Deed>,
+    /// The account as last read.
+    account: Arc<Account>,
     on: Option<Place>,
     ahead: Option<Place>,
     /// Highest lease number heard of.
@@ -75,6 +77,7 @@ impl Lease {
         let (want, floor) = (audio(settings.envelope_first, rate), audio(settings.floor, rate));
         quota.remember(deed.account()).await?;
         let mut lease = Self {
+            account: deed.terms.account.clone(),
             deed,
             on: None,
             ahead: None,
@@ -277,10 +280,8 @@ impl Lease {
     }
 
     fn compose(&mut self, n: u64, size: Size) -> Ask {
-        let account = &self.deed.terms.account;
-        let window = account.period.window(&account.zone, self.quota.now_ms() / 1000);
         self.minted += 1;
-        Ask::new(n, self.minted, size, window)
+        Ask::new(n, self.minted, size, self.account.clone(), self.quota.now_ms() / 1000)
     }
 
     /// Gets a place that `cost` can be taken from, and leaves the one that it can't.
@@ -379,6 +380,7 @@ impl Lease {
 
     fn take_asked(&mut self, asked: Asked) -> Result<Place, AskError> {
         self.minted = self.minted.max(asked.ask.attachment);
+        self.account = asked.ask.account;
         for (n, attachment, period) in &asked.strays {
             self.leave(Place::stray(&self.deed, *n, *attachment, period), false, None);
         }

@@ -33,21 +33,29 @@ use crate::units::Units;
 mod accounts;
 pub mod answer;
 mod ask;
+pub mod audit;
+pub mod export;
 pub mod keys;
 mod lease;
+pub mod ledger;
+mod operate;
 pub mod period;
 pub mod reaper;
+pub mod rebuild;
+mod schema;
 pub mod script;
 mod settler;
 pub mod store;
 mod work;
 
-pub use accounts::{Account, Key};
+pub use accounts::{Account, Key, Past};
 use answer::Books;
 use keys::Keys;
 pub use keys::Name;
 pub use lease::Lease;
+pub use operate::{Made, OpenLease, Operated, Session, Topup, TopupError};
 pub use period::PeriodRule;
+pub use schema::{SCHEMA, SchemaError};
 use script::Reserve;
 use store::{Charge, Reply, Script, Store, StoreError};
 
@@ -229,7 +237,7 @@ struct Inner {
     store: Store,
     settings: Settings,
     keys: Keys,
-    /// Store's clock less ours, in milliseconds, as last heard.
+    /// Store's clock less ours, in milliseconds, as last heard; [`UNHEARD`] before.
     skew_ms: AtomicI64,
     /// This process among all gateways.
     id: String,
@@ -248,7 +256,7 @@ impl Quota {
             keys: Keys::new(&settings.prefix),
             store,
             settings,
-            skew_ms: AtomicI64::new(0),
+            skew_ms: AtomicI64::new(UNHEARD),
             id,
             minted: AtomicU64::new(0),
             tracker: TaskTracker::new(),
@@ -267,10 +275,13 @@ impl Quota {
 
     /// Where the running period of an account stands.
     pub async fn balance(&self, account: &Account) -> Result<Balance, StoreError> {
-        let window = account.period.window(&account.zone, self.now_ms() / 1000);
+        if self.0.skew_ms.load(Ordering::Relaxed) == UNHEARD {
+            self.store_seconds().await?;
+        }
+        let window = account.window(self.now_ms() / 1000);
         let fields = self.fields(&self.spell().account(&account.id)).await?;
         let credit = fields.get(&format!("credit:{}", window.id)).and_then(|text| Units::parse(text));
-        let cap = account.cap.saturating_add(credit.unwrap_or(Units::ZERO));
+        let cap = account.cap_of(&window).saturating_add(credit.unwrap_or(Units::ZERO));
         let books = self.books(&account.id, &window.id).await?;
         let (taken, held, settled) = books.map_or_else(Default::default, |b| (b.taken, b.held, b.settled));
         Ok(Balance {
@@ -355,7 +366,8 @@ impl Quota {
 
     /// Our best knowledge of the store's clock, unix milliseconds.
     fn now_ms(&self) -> i64 {
-        wall_ms() + self.0.skew_ms.load(Ordering::Relaxed)
+        let skew = self.0.skew_ms.load(Ordering::Relaxed);
+        if skew == UNHEARD { wall_ms() } else { wall_ms().saturating_add(skew) }
     }
 
     /// Learns the store's clock from an answer.
@@ -385,6 +397,7 @@ impl Quota {
 
     fn reserve_call(&self, deed: &ask::Deed, ask: &ask::Ask) -> ([String; 7], Reserve) {
         let (settings, keys, account) = (&self.0.settings, self.spell(), deed.account());
+        let terms = &ask.account;
         let key = &deed.terms.key;
         let spelled = [
             keys.account(account),
@@ -408,8 +421,8 @@ impl Quota {
             want: ask.size.want,
             floor: ask.size.floor,
             least: ask.size.least,
-            cap: deed.terms.account.cap,
-            share: deed.terms.account.share,
+            cap: terms.cap_of(&ask.window),
+            share: terms.share,
             key_cap: key.cap,
             session_cap: key.session_cap,
             streams_max: key.streams_max,
@@ -417,11 +430,14 @@ impl Quota {
             lease_keep_ms: LEASE_KEEP_MS,
             session_keep_ms: ms(settings.session_keep),
             budget_keep_ms: ms(settings.retention),
+            plan: terms.past.plan,
         };
         (spelled, call)
     }
 }
 
+/// No answer has told the store's clock yet.
+const UNHEARD: i64 = i64::MIN;
 /// An open lease and its quota outlive their deadline by 7 days, so that a reaper always finds them.
 const LEASE_KEEP_MS: u64 = 7 * 24 * 3600 * 1000;
 /// A closed lease repeats its answers for 10 minutes.

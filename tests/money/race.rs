@@ -90,7 +90,7 @@ async fn one_session_never_oversells() {
         assert_eq!(quota.drain(Duration::from_secs(10)).await, 0);
     }
     let books = books::read(&store, PREFIX, &terms.account.id).await;
-    books.check(i64::from(cap), None).unwrap();
+    books.check(i64::from(cap)).unwrap();
     assert_eq!(
         (granted, books.charged(), books.leases.len()),
         (i64::from(cap), i64::from(cap), 0),
@@ -158,7 +158,7 @@ async fn opens_fit_the_budget_exactly() {
     let terms = terms(&gateways[0], 100_000, 1, None).await;
     let open = open_together(&gateways, &terms).await;
     let books = books::read(&store, PREFIX, &terms.account.id).await;
-    books.check(100_000, None).unwrap();
+    books.check(100_000).unwrap();
     assert_eq!((open.len(), books.leases.len(), books.sessions.len()), (10, 10, 10), "{books:?}");
     for lease in open {
         assert!(lease.settle(Ending::ClientGone, "").await.done);
@@ -175,6 +175,6 @@ async fn shares_let_more_streams_in() {
     let terms = terms(&gateways[0], 100_000, 8, None).await;
     let open = open_together(&gateways, &terms).await;
     let books = books::read(&store, PREFIX, &terms.account.id).await;
-    books.check(100_000, None).unwrap();
+    books.check(100_000).unwrap();
     assert!(open.len() > 10 && books.leases.len() == open.len(), "{} open, {books:?}", open.len());
 }
