@@ -106,7 +106,7 @@ async fn row(store: &Store, size: &Size, callers: u32, calls: u32) -> Result<Val
 }
 
 /// 100 ns to 60 s, three digits.
-fn histogram() -> Histogram<u64> {
+pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(100, 60_000_000_000, 3)
         .unwrap_or_else(|_| Histogram::new(3).unwrap_or_else(|_| unreachable!()))
 }

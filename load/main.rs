@@ -1,9 +1,11 @@
 //! The load driver: reproduces what the README claims, one command each, and never leaves this machine unasked.
 //!
-//! `load race` shows many callers taking the same quota, by three ways; `load latency` measures the whole `admit` call
+//! `load race` shows many callers taking the same quota, by three ways; `load cycles` runs whole reservations and holds
+//! the ledger against them; `load latency` measures the whole `admit` call
 //! by input size and callers. Each run is bounded in time, tells its progress on stderr, and prints one JSON line on
 //! stdout, which can be kept. Without `--store` a private redis-server is started on a free port and stopped again.
 
+mod cycles;
 mod latency;
 mod race;
 mod server;
@@ -29,6 +31,9 @@ enum Run {
     /// The whole admit call, by input size and number of callers
     #[command(after_help = "Example: load latency --calls 20000 --callers 1,8,50")]
     Latency(latency::Options),
+    /// Reserve + settle cycles: saturating rate, latency at half of it, and the ledger held against both
+    #[command(after_help = "Example: load cycles --cycles 70000 --clients 50")]
+    Cycles(cycles::Options),
 }
 
 /// Where the store is.
@@ -55,6 +60,7 @@ fn main() -> ExitCode {
         match cli.run {
             Run::Race(options) => race::run(options).await,
             Run::Latency(options) => latency::run(options).await,
+            Run::Cycles(options) => cycles::run(options).await,
         }
     });
     match done {
@@ -83,6 +89,9 @@ enum Failure {
     /// The store gave no answer.
     #[error("store: {0}")]
     Store(#[from] StoreError),
+    /// The budget of the run did not do.
+    #[error("refused: {0}")]
+    Refused(String),
     /// A task of the run panicked.
     #[error("a caller died: {0}")]
     Caller(#[from] tokio::task::JoinError),

@@ -147,7 +147,7 @@ local room = math.min(free, session_room, key_room)
 if room < least then
   if session_room < least then return { 'refuse', 'session', session_room, 0, now } end
   if key_room < least then return { 'refuse', 'key', key_room, number[5] * 1000, now } end
-  if settled + least <= cap then
+  if settled + reserved + least <= cap then -- what others hold would do; what this session holds itself would not
     local first = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     return { 'refuse', 'held', free, tonumber(first[2] or 0), now }
   end

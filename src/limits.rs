@@ -58,17 +58,41 @@ pub const MODEL_BYTES_MAX: usize = 128;
 pub const KEY_BYTES_MAX: usize = 256;
 /// Longest signed token, in bytes: its claims name an account, a session, a cap and an expiry.
 pub const TOKEN_BYTES_MAX: usize = 2048;
+/// How long a token may open streams, in seconds: 1 to this.
+pub const TOKEN_SECONDS_MAX: u32 = 3600;
+/// How long a token may open streams when nothing is said, in seconds; what SDKs expect.
+pub const TOKEN_SECONDS: u32 = 30;
+/// How far in the future a token may have been signed, by a backend whose clock goes before the store's.
+pub const TOKEN_AHEAD: Duration = Duration::from_secs(5);
+/// Models that one token may name.
+pub const TOKEN_MODELS_MAX: usize = 32;
+/// Secrets that tokens may be signed with: the one that signs, and old ones whose tokens still live.
+pub const TOKEN_SECRETS_MAX: usize = 8;
+/// Length of a secret for tokens, in bytes: no shorter than the hash, no longer than anybody needs.
+pub const TOKEN_SECRET_BYTES: std::ops::RangeInclusive<usize> = 32..=512;
+/// How long the store's own secret is remembered; a lost one is made again within this time.
+pub const TOKEN_SECRET_AGE: Duration = Duration::from_secs(60);
+/// How long the store's time is carried on without asking; quartz drifts less than 10 ms in that.
+pub const STORE_TIME_AGE: Duration = Duration::from_secs(60);
+/// Largest body of a request for a token, in bytes.
+pub const GRANT_BYTES_MAX: usize = 4 * 1024;
+/// How long such a body may take.
+pub const GRANT_TIME: Duration = Duration::from_secs(5);
+/// Tokens that one key may be granted by one gateway in [`GRANT_WINDOW`].
+pub const GRANTS_MAX: u32 = 1_000;
+/// The window of [`GRANTS_MAX`].
+pub const GRANT_WINDOW: Duration = Duration::from_secs(10);
 /// Largest message accepted from a worker, in bytes.
 pub const WORKER_TEXT_BYTES_MAX: usize = 1024 * 1024;
 /// Read and write buffer of a client socket, in bytes (the library's own default is 128 KiB each).
 pub const SOCKET_BUFFER_BYTES: usize = 4 * 1024;
 /// Transcripts waiting for a client that does not read, in bytes, before its stream is ended.
 pub const CLIENT_BACKLOG_BYTES_MAX: usize = 256 * 1024;
-/// Audio queued to a worker beyond what its socket takes, in bytes.
-pub const LINK_BYTES_MAX: usize = 256 * 1024;
 
 const _: () = assert!(QUERY_PARAMETERS_MAX > KEYTERMS_MAX + TAGS_MAX);
 const _: () = assert!(TOKEN_BYTES_MAX < TARGET_BYTES_MAX);
+/// What the kernel may buffer towards a worker, in bytes (it takes twice as much): paid for and not read yet.
+pub const LINK_KERNEL_BYTES: u32 = 64 * 1024;
 
 /// From accept to a complete request head.
 pub const HEAD_TIME: Duration = Duration::from_secs(10);
@@ -90,6 +114,10 @@ pub const QUOTA_FLUSH: Duration = Duration::from_secs(2);
 pub const CLIENT_PING: Duration = Duration::from_secs(20);
 /// How long what a client is sent may not move before its stream is ended (1013).
 pub const CLIENT_STUCK: Duration = Duration::from_secs(10);
+/// The same once [`CLIENT_BACKLOG_BYTES_MAX`] waits; below [`CLIENT_IDLE`], so that a client that stopped both ways
+/// learns the first reason.
+pub const CLIENT_CROWDED: Duration = Duration::from_secs(5);
+const _: () = assert!(CLIENT_CROWDED.as_secs() < CLIENT_IDLE.as_secs());
 /// How long there may be no room for a client's audio before its stream is ended (1008 `RATE-0000`).
 pub const HOLD_STUCK: Duration = Duration::from_secs(15);
 /// Messages without audio (pings, empty frames, control texts) that a client may send in [`FLOOD_WINDOW`]; SDKs

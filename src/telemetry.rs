@@ -8,11 +8,29 @@ use std::io::IsTerminal as _;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{Log, LogFormat};
-
 mod table;
 
 pub use table::{Kind, METRICS, Metric, Unit};
+
+/// What is logged, and how.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// How lines look.
+    pub format: LogFormat,
+    /// A level or filters, as [`filter`] takes them.
+    pub level: String,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Pretty on a terminal, JSON elsewhere.
+    Auto,
+    /// One JSON object per line.
+    Json,
+    /// For people.
+    Pretty,
+}
 
 /// Reads log filters: a level, or such as `voxgate=debug,info`. `None` if they make no sense.
 pub fn filter(text: &str) -> Option<EnvFilter> {
@@ -22,6 +40,10 @@ pub fn filter(text: &str) -> Option<EnvFilter> {
 /// Starts logging to stderr as the configuration says; a second call changes nothing.
 pub fn start_log(log: &Log) {
     let filter = filter(&log.level).unwrap_or_else(|| EnvFilter::new("info"));
+    let filter = SILENT.iter().fold(filter, |filter, quiet| match quiet.parse() {
+        Ok(directive) => filter.add_directive(directive),
+        Err(_) => filter,
+    });
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let terminal = std::io::stderr().is_terminal();
     // A logger that is there already stays: tests start many servers in one process.
@@ -34,6 +56,9 @@ pub fn start_log(log: &Log) {
         }
     };
 }
+
+/// Libraries that print whole frames and handshakes, secrets among them, at their lowest level.
+const SILENT: [&str; 2] = ["tungstenite=off", "tokio_tungstenite=off"];
 
 /// Whether colours are wanted at all: `NO_COLOR` is unset or empty.
 pub fn colour() -> bool {

@@ -31,7 +31,7 @@ impl House {
     }
 
     async fn on_redis() -> Self {
-        let redis = RedisServer::start(&redis(), &[]);
+        let redis = RedisServer::start(redis(), &[]);
         let worker = ScriptedWorker::start(Script::default()).await;
         let gateway = Gateway::start(&Setup::on(&redis.url(), &[worker.url()])).await;
         Self { gateway, worker, store: "redis", _redis: Some(redis) }

@@ -133,7 +133,7 @@ fn on_server(real: &mut Connection, call: &Call) -> Answer {
     for word in &words {
         command.arg(word.as_str());
     }
-    command.query::<Value>(real).map(reply).map_err(|error| error_text(&error))
+    command.query::<Value>(real).map(reply).map_err(|error| error_text(call, &error))
 }
 
 fn reply(value: Value) -> Reply {
@@ -151,8 +151,8 @@ fn reply(value: Value) -> Reply {
     }
 }
 
-fn error_text(error: &RedisError) -> String {
-    let code = error.code().unwrap_or_else(|| panic!("no reply: {error:?}"));
+fn error_text(call: &Call, error: &RedisError) -> String {
+    let code = error.code().unwrap_or_else(|| panic!("no reply to {call:?}: {error:?}"));
     let text = format!("{code} {}", error.detail().unwrap_or_default());
     let end = text.rfind(" script: ").unwrap_or(text.len()); // where it happened; only Redis says so
     one_wording(text[..end].trim_end())

@@ -28,7 +28,7 @@ async fn reply(stream: &mut TcpStream) -> std::io::Result<String> {
 }
 
 async fn redis_behind_proxy() -> (RedisServer, Proxy, TcpStream) {
-    let server = RedisServer::start(&redis(), &[]);
+    let server = RedisServer::start(redis(), &[]);
     let proxy = Proxy::to(([127, 0, 0, 1], server.port).into()).await;
     let stream = TcpStream::connect(proxy.address()).await.expect("the proxy listens");
     (server, proxy, stream)

@@ -14,7 +14,7 @@ use voxgate::quota::store::{Store, StoreError};
 use voxgate::worker::WorkerSpec;
 
 use super::store::{Finding, Grade, inspect};
-use super::{ConfigArgs, Failure, told};
+use super::{ConfigArgs, Failure, fit, told};
 
 /// Calls of one script that the table is made of.
 const PROBES: u32 = 200;
@@ -178,7 +178,7 @@ fn models(config: &Config) -> Option<Finding> {
 
 async fn store(config: &Config, findings: &mut Vec<Finding>) -> Vec<Latency> {
     let outcome = async {
-        let quota = Quota::new(Store::open(config.store.url.address())?, config.quota_settings());
+        let quota = Quota::new(Store::open(config.store.url.address())?, fit::quota_settings(config));
         findings.extend(inspect(&quota, &config.store.url).await?);
         let line = probe(&quota).await?;
         let p99 = Duration::from_secs_f64(line.p99_ms / 1000.0);

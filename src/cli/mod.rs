@@ -12,11 +12,13 @@ mod check;
 mod demo;
 mod failure;
 mod files;
+mod fit;
 mod python;
 mod serve;
 mod sound;
 mod store;
 mod stream;
+mod token;
 mod told;
 
 pub(crate) use failure::Failure;
@@ -39,6 +41,7 @@ enum Command {
     Serve(serve::ServeArgs),
     Demo(demo::DemoArgs),
     Stream(stream::StreamArgs),
+    Token(token::TokenArgs),
     Check(check::CheckArgs),
     /// Makes, lists, shows and changes accounts of a running server.
     #[command(subcommand)]
@@ -73,6 +76,7 @@ impl Cli {
             Command::Serve(args) => serve::run(&args),
             Command::Demo(args) => demo::run(&args),
             Command::Stream(args) => stream::run(&args),
+            Command::Token(args) => token::run(&args),
             Command::Check(args) => check::run(&args),
             Command::Account(command) => accounts::account(&command),
             Command::Key(command) => accounts::key(&command),
@@ -192,6 +196,7 @@ mod tests {
             "voxgate demo --worker-python /usr/bin/python3",
             "voxgate stream a.wav --key k --speed 0 --json",
             "voxgate stream - --key k --encoding mulaw --rate 8000 --channels 1",
+            "voxgate token --key k --ttl 60s --session s --cap 5 --model a --model b",
             "voxgate check --json",
             "voxgate account add acme --cap 60000",
             "voxgate account set acme --frozen true",

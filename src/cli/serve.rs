@@ -17,7 +17,7 @@ use voxgate::telemetry::{self, Metrics};
 use voxgate::worker::{self, Pool};
 
 use super::store::{Grade, inspect};
-use super::{ConfigArgs, Failure};
+use super::{ConfigArgs, Failure, fit};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -100,7 +100,7 @@ impl Server {
     /// Starts every part. When this fails, nothing is left running.
     pub(super) async fn start(config: &Config) -> Result<Self, Failure> {
         let metrics = Metrics::install();
-        let quota = Quota::new(Store::open(config.store.url.address())?, config.quota_settings());
+        let quota = Quota::new(Store::open(config.store.url.address())?, fit::quota_settings(config));
         refuse_unsafe_store(&quota, config).await?;
         let listener = bind(config.admin.address).await?;
         let admin_address = address(&listener)?;
@@ -108,7 +108,7 @@ impl Server {
         let pool = Pool::new(config.workers.clone(), worker::Settings::default());
         let healthy = pool.clone();
         let readiness = Readiness::new(move || usize::from(healthy.ready()));
-        let gateway = Gateway::start(config.gateway_settings(), quota.clone(), pool).await;
+        let gateway = Gateway::start(fit::gateway_settings(config), quota.clone(), pool).await;
         let gateway = gateway.map_err(|error| {
             Failure::unavailable(format!("can't listen on {}: {error}", config.listen.address))
         })?;
@@ -243,4 +243,43 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
 
 fn address(listener: &TcpListener) -> Result<SocketAddr, Failure> {
     listener.local_addr().map_err(|error| Failure::failed(format!("a listener without an address: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Server, Signals};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use voxgate::config::{Config, Sources};
+
+    async fn get(address: std::net::SocketAddr, path: &str) -> String {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn a_server_starts_and_drains() {
+        let flags = vec![
+            ("listen.address", "127.0.0.1:0".to_owned()),
+            ("admin.address", "127.0.0.1:0".to_owned()),
+            ("admin.token", "0123456789abcdef".to_owned()),
+        ];
+        let config = Config::load(&Sources { flags, ..Sources::default() }).unwrap();
+        let server = Server::start(&config).await.unwrap();
+        let (public, admin) = (server.public, server.admin);
+
+        assert!(get(admin, "/healthz").await.starts_with("HTTP/1.1 200"));
+        assert!(get(admin, "/readyz").await.contains("no healthy worker"));
+        assert!(get(admin, "/metrics").await.contains("voxgate_build_info"));
+        for path in ["/metrics", "/v1/accounts", "/debug", "//metrics", "/%6detrics", "/METRICS"] {
+            assert!(!get(public, path).await.starts_with("HTTP/1.1 2"), "{path} on the public side");
+        }
+
+        server.stop(&mut Signals::new().unwrap()).await.unwrap();
+        assert!(tokio::net::TcpStream::connect(admin).await.is_err());
+        assert!(tokio::net::TcpStream::connect(public).await.is_err());
+    }
 }

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::protocol::frame::CloseFrame;
 use tokio_tungstenite::tungstenite::{self, ClientRequestBuilder, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+use tokio_util::sync::CancellationToken;
 
 use super::failure::{ENDED, QUOTA, REFUSED};
 use super::sound::{ENCODINGS, Shape, read_wav};
@@ -32,6 +33,8 @@ Examples:
   arecord -q -f S16_LE -r 16000 -c 1 -t raw | \\
     voxgate stream - --encoding linear16 --rate 16000
   voxgate stream speech.wav --speed 0 --json | tail -n 1
+
+Ctrl-c sends no more audio and waits for the last words; a second one leaves.
 
 Exit codes: 0 ended in order, 3 refused at the handshake, 4 ended by quota,
 5 ended otherwise, 69 not reachable.";
@@ -89,6 +92,8 @@ fn speed(text: &str) -> Result<f64, String> {
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 type Source = Box<dyn AsyncRead + Send + Unpin>;
+/// Audio until its end, or until somebody has had enough.
+type Audio = (Source, CancellationToken);
 
 /// Runs the command.
 pub(super) fn run(args: &StreamArgs) -> Result<(), Failure> {
@@ -105,7 +110,8 @@ async fn stream(args: &StreamArgs) -> Result<(), Failure> {
     let socket = connect(args, shape).await?;
     let mut screen = Screen::new(args.json, args.quiet, length.map(|bytes| shape.time(bytes)));
     let (mut sink, mut messages) = socket.split();
-    let sending = send(&mut sink, source, args, shape, screen.clock());
+    let enough = CancellationToken::new();
+    let sending = send(&mut sink, (source, enough.clone()), args, shape, screen.clock());
     let close = {
         tokio::pin!(sending);
         let mut sent = false;
@@ -114,6 +120,12 @@ async fn stream(args: &StreamArgs) -> Result<(), Failure> {
                 outcome = &mut sending, if !sent => {
                     outcome?;
                     sent = true;
+                }
+                _ = tokio::signal::ctrl_c() => {
+                    if enough.is_cancelled() {
+                        return Err(Failure::new(ENDED, "interrupted before the last words came"));
+                    }
+                    enough.cancel();
                 }
                 message = messages.next() => match read(message, &mut screen) {
                     Next::More => {}
@@ -220,7 +232,7 @@ fn refused(response: &http::Response<Option<Vec<u8>>>, as_json: bool) -> Failure
 /// Sends all audio at the speed asked for, then says that no more comes.
 async fn send(
     sink: &mut SplitSink<Socket, Message>,
-    mut source: Source,
+    (mut source, enough): Audio,
     args: &StreamArgs,
     shape: Shape,
     clock: screen::Clock,
@@ -230,12 +242,17 @@ async fn send(
     loop {
         let mut chunk = Vec::with_capacity(size);
         let limit = u64::try_from(size).unwrap_or(u64::MAX);
-        let read = (&mut source).take(limit).read_to_end(&mut chunk).await;
+        let mut part = (&mut source).take(limit);
+        let read = tokio::select! { biased;
+            () = enough.cancelled() => break,
+            read = part.read_to_end(&mut chunk) => read,
+        };
         if read.map_err(|error| Failure::failed(format!("can't read the audio: {error}")))? == 0 {
             break;
         }
         if args.speed > 0.0 {
-            tokio::time::sleep_until(started + shape.time(total).div_f64(args.speed)).await;
+            let due = started + shape.time(total).div_f64(args.speed);
+            _ = enough.run_until_cancelled(tokio::time::sleep_until(due)).await;
         }
         total += u64::try_from(chunk.len()).unwrap_or(0);
         if sink.send(Message::binary(chunk)).await.is_err() {

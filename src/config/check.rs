@@ -6,13 +6,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::limits;
+use crate::telemetry::{Log, LogFormat};
 use crate::worker::{self, WorkerSpec, WorkerUrl};
 
 use super::fault::{Fault, Origin};
 use super::reader::Reader;
 use super::settings::{Raw, Settings};
 use super::values::{Secret, StoreUrl};
-use super::{Admin, Config, Limits, Listen, Log, LogFormat, QuotaRules, Store};
+use super::{Admin, Config, Limits, Listen, QuotaRules, Store, tokens};
 
 /// Hardest bounds of settings that `limits` leaves open.
 const STREAMS_MAX: u32 = 65_536;
@@ -34,6 +35,7 @@ pub(super) fn check(settings: &Settings, faults: Vec<Fault>) -> Result<Config, V
         admin: admin(&mut reader),
         store: store(&mut reader),
         quota: quota(&mut reader),
+        tokens: tokens::secrets(&mut reader),
         workers: workers(&mut reader, settings),
         limits: limits_of(&mut reader),
         log: log(&mut reader),

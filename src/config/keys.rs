@@ -9,6 +9,8 @@ pub(super) enum Kind {
     Secret,
     /// A list of texts; in the environment, separated by commas.
     List,
+    /// A list of texts that is never shown.
+    Secrets,
     /// A whole number.
     Whole,
     /// A time with its unit, such as `"30s"`.
@@ -22,7 +24,7 @@ impl Kind {
     pub(super) const fn form(self) -> &'static str {
         match self {
             Self::Text | Self::Secret => "a text in quotes",
-            Self::List => "a list of texts, such as [\"a\", \"b\"]",
+            Self::List | Self::Secrets => "a list of texts, such as [\"a\", \"b\"]",
             Self::Whole => "a whole number",
             Self::Time => "a time with its unit in quotes, such as \"250ms\" or \"30s\"",
             Self::Size => "a size with its unit in quotes, such as \"64KiB\"",
@@ -72,6 +74,13 @@ pub(super) const KEYS: &[Key] = &[
     key("quota.floor", Kind::Time, "250ms", "Least audio that must be left for a stream to open"),
     key("quota.tolerance", Kind::Whole, "0", "Units by which a settle may exceed what was reserved"),
     key("quota.retention", Kind::Time, "35days", "How long books of a period are kept after its end"),
+    key(
+        "tokens.secrets",
+        Kind::Secrets,
+        "",
+        "Secrets of short-lived tokens: the first signs, all verify; none: the store keeps one",
+    ),
+    key("tokens.secrets_file", Kind::Text, "", "File that holds them, one on each line"),
     key("workers[].name", Kind::Text, "", "Name in logs and metrics; default worker-1, worker-2, ..."),
     key("workers[].url", Kind::Text, "", "Its WebSocket address, such as ws://127.0.0.1:7000/v1/listen"),
     key("workers[].dialect", Kind::Text, "deepgram", "The protocol it speaks"),
@@ -117,7 +126,11 @@ mod tests {
     fn every_key_has_help() {
         for key in KEYS {
             assert!(!key.help.is_empty(), "{}", key.name);
-            assert!(key.kind != Kind::Secret || key.default.is_empty(), "{}", key.name);
+            assert!(
+                !matches!(key.kind, Kind::Secret | Kind::Secrets) || key.default.is_empty(),
+                "{}",
+                key.name
+            );
         }
         assert!(find("listen.address").is_some());
     }

@@ -15,6 +15,7 @@ mod fault;
 mod keys;
 mod reader;
 mod settings;
+mod tokens;
 mod values;
 
 pub use fault::{Fault, Faults, Origin};
@@ -22,13 +23,8 @@ pub use values::{Secret, StoreUrl, mask_url, parse_size, parse_time, show_size, 
 
 use settings::Settings;
 
-use crate::gateway;
-use crate::quota;
-use crate::units::Units;
+use crate::telemetry::Log;
 use crate::worker::WorkerSpec;
-
-/// Price of one second of audio of a model without a tariff: one unit is one millisecond.
-const UNITS_PER_SECOND: u32 = 1000;
 
 /// Everything the program may be told, checked.
 #[derive(Clone, Debug)]
@@ -41,6 +37,8 @@ pub struct Config {
     pub store: Store,
     /// How money is cut up.
     pub quota: QuotaRules,
+    /// What short-lived tokens are signed with, the first of them, and verified with; none: the store keeps one.
+    pub tokens: Vec<Secret>,
     /// Who transcribes; may be empty, then no stream can run.
     pub workers: Vec<WorkerSpec>,
     /// Bounds that the operator drew.
@@ -113,26 +111,6 @@ pub struct Limits {
     pub drain: Duration,
 }
 
-/// What is logged, and how.
-#[derive(Clone, Debug)]
-pub struct Log {
-    /// How lines look.
-    pub format: LogFormat,
-    /// A level or filters, as [`crate::telemetry::filter`] takes them.
-    pub level: String,
-}
-
-/// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Pretty on a terminal, JSON elsewhere.
-    Auto,
-    /// One JSON object per line.
-    Json,
-    /// For people.
-    Pretty,
-}
-
 /// Where a configuration comes from.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
@@ -168,40 +146,6 @@ impl Config {
         settings.add_flags(&sources.flags);
         settings.replace_workers(&sources.workers);
         check::check(&settings, faults).map_err(Faults)
-    }
-
-    /// Units per second of audio of a model.
-    pub fn units_per_second(&self, model: &str) -> u32 {
-        self.models.get(model).copied().unwrap_or(UNITS_PER_SECOND)
-    }
-
-    /// What the money room wants to know.
-    pub fn quota_settings(&self) -> quota::Settings {
-        quota::Settings {
-            prefix: self.store.prefix.clone(),
-            envelope_first: self.quota.envelope_first,
-            envelope_longest: self.quota.envelope_longest,
-            floor: self.quota.floor,
-            epsilon: Units::saturating(self.quota.tolerance),
-            retention: self.quota.retention,
-            ..quota::Settings::default()
-        }
-    }
-
-    /// What the gateway room wants to know.
-    pub fn gateway_settings(&self) -> gateway::Settings {
-        gateway::Settings {
-            listen: self.listen.address,
-            connections_max: usize::try_from(self.limits.streams_max).unwrap_or(usize::MAX),
-            connections_per_address_max: usize::try_from(self.limits.per_address).unwrap_or(usize::MAX),
-            origins: self.listen.origins.clone(),
-            client_idle: self.limits.idle,
-            stream_longest: self.limits.session_longest,
-            held_bytes_max: self.limits.held_bytes,
-            units_per_second: UNITS_PER_SECOND,
-            prices: self.models.iter().map(|(model, price)| (model.clone(), *price)).collect(),
-            ..gateway::Settings::default()
-        }
     }
 
     /// Every setting with what it means, its value and where that came from, as TOML; secrets masked.

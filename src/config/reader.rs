@@ -86,12 +86,15 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn list(&mut self, name: &str) -> Vec<String> {
-        let list = match self.settings.entries.get(name) {
-            Some(Entry { raw: Raw::Many(list), .. }) => list.clone(),
-            Some(Entry { raw: Raw::One(text), .. }) => vec![text.clone()],
-            None => Vec::new(),
-        };
+        let list = self.raw_list(name);
         self.show(name, format!("{list:?}"));
+        list
+    }
+
+    /// A list of which only the length is ever shown.
+    pub(super) fn hidden_list(&mut self, name: &str) -> Vec<String> {
+        let list = self.raw_list(name);
+        self.show(name, format!("{:?}", vec!["***"; list.len()]));
         list
     }
 
@@ -138,6 +141,14 @@ impl<'a> Reader<'a> {
                 self.fault(name, format!("{text} is not allowed; must be {bounds}"));
                 *range.start()
             }
+        }
+    }
+
+    fn raw_list(&self, name: &str) -> Vec<String> {
+        match self.settings.entries.get(name) {
+            Some(Entry { raw: Raw::Many(list), .. }) => list.clone(),
+            Some(Entry { raw: Raw::One(text), .. }) => vec![text.clone()],
+            None => Vec::new(),
         }
     }
 

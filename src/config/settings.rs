@@ -236,7 +236,7 @@ fn name_of(variable: &str) -> Option<String> {
 
 fn split(value: &str, kind: Kind) -> Raw {
     match kind {
-        Kind::List => {
+        Kind::List | Kind::Secrets => {
             let parts = value.split(',').map(str::trim).filter(|part| !part.is_empty());
             Raw::Many(parts.map(str::to_owned).collect())
         }
@@ -253,7 +253,7 @@ fn raw_of(value: &DeValue<'_>, kind: Kind) -> Result<Raw, String> {
         (Kind::Whole, DeValue::Integer(number)) if number.radix() == 10 => {
             Ok(Raw::One(number.as_str().replace('_', "")))
         }
-        (Kind::List, DeValue::Array(items)) => items
+        (Kind::List | Kind::Secrets, DeValue::Array(items)) => items
             .iter()
             .map(|item| item.get_ref().as_str().map(str::to_owned))
             .collect::<Option<Vec<_>>>()

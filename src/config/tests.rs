@@ -20,7 +20,6 @@ fn nothing_said_is_a_configuration() {
     assert_eq!(config.listen.address.to_string(), "127.0.0.1:8080");
     assert_eq!(config.store.url, StoreUrl::Embedded);
     assert_eq!(config.quota.envelope_longest, Duration::from_secs(300));
-    assert_eq!(config.units_per_second("anything"), 1000);
     assert!(config.workers.is_empty());
 }
 
@@ -151,8 +150,41 @@ fn the_sample_file_uncommented_loads() {
             Some(_) => None,
             None => Some(line),
         })
-        .filter(|line| !line.contains("token"))
+        .filter(|line| !line.contains("token") && !line.contains("secrets"))
         .collect();
     let config = load(&live.join("\n"), &[]).unwrap();
     assert_eq!(config.workers.len(), 1);
+}
+
+#[test]
+fn token_secrets_are_read_and_hidden() {
+    let (old, new) = ("canary-old-0123456789-0123456789-0", "canary-new-0123456789-0123456789-0");
+    let config = load(&format!("[tokens]\nsecrets = [\"{new}\", \"{old}\"]\n"), &[]).unwrap();
+    assert!(!config.tokens.is_empty());
+    assert!(config.show().contains("tokens.secrets = [\"***\", \"***\"]"), "{}", config.show());
+    assert!(!format!("{config:?}{}", config.show()).contains("canary"));
+    let environment = format!("{new},{old}");
+    assert_eq!(load("", &[("VOXGATE_TOKENS__SECRETS", &environment)]).unwrap().tokens, config.tokens);
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "{new}\n\n{old}").unwrap();
+    let named = format!("[tokens]\nsecrets_file = {:?}\n", file.path());
+    assert_eq!(load(&named, &[]).unwrap().tokens, config.tokens);
+    assert!(load("", &[]).unwrap().tokens.is_empty());
+}
+
+#[test]
+fn bad_token_secrets_are_never_repeated() {
+    let nine = ["\"canary-0123456789-0123456789-0123\""; 9].join(",");
+    for text in [
+        "secrets = [\"canary-too-short\"]".to_owned(),
+        "secrets = [\"canary with spaces 0123456789-0123456789\"]".to_owned(),
+        "secrets = \"canary-no-list-0123456789-0123456789\"".to_owned(),
+        "secrets_file = \"/nonexistent/token.secrets\"".to_owned(),
+        format!("secrets = [{nine}]"),
+        format!("secrets = [{nine}]\nsecrets_file = \"/dev/null\""),
+        "secrets_file = \"/dev/null\"".to_owned(),
+    ] {
+        let faults = load(&format!("[tokens]\n{text}\n"), &[]).unwrap_err();
+        assert!(faults.contains("tokens.secrets") && !faults.contains("canary"), "{text}\n{faults}");
+    }
 }

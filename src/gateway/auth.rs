@@ -1,5 +1,5 @@
 //! From a credential to the key and account behind it, with a short memory, so that a crowd of clients that come
-//! back costs one read. Never keeps or shows a secret: it remembers digests.
+//! back costs one read. Never keeps or shows a key's secret: it remembers digests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,14 +8,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
+use super::away;
+use super::ring::{self, Fault, Grant, Ring, TokenSecrets};
 use crate::limits;
 use crate::quota::store::StoreError;
 use crate::quota::{Account, Key, OpenError, Quota, Refusal as Refused};
 use crate::wire::deepgram::{Credential, Refusal};
 
 /// Who is let in.
-#[derive(Debug, Default)]
 pub(super) struct Auth {
+    /// Of the configured secrets.
+    configured: Option<Arc<Ring>>,
+    /// Of the store's own secret, and when it was read.
+    stored: tokio::sync::Mutex<Option<(Arc<Ring>, Instant)>>,
     known: Mutex<HashMap<[u8; 32], Known>>,
     /// Refusals for lack of budget, by fingerprint of the key.
     denied: Mutex<HashMap<String, Denied>>,
@@ -26,24 +31,53 @@ pub(super) struct Auth {
 pub(super) struct Holder {
     pub(super) account: Arc<Account>,
     pub(super) key: Arc<Key>,
+    /// What the token allows, if one was shown; its cap is in the key already.
+    pub(super) grant: Option<Arc<Grant>>,
+}
+
+impl Holder {
+    /// Whether key and token, if there is one, both allow a model.
+    pub(super) fn may_use(&self, model: &str) -> bool {
+        let listed = |models: &[String]| models.is_empty() || models.iter().any(|name| name == model);
+        listed(&self.key.models) && self.grant.as_ref().is_none_or(|grant| listed(&grant.models))
+    }
+
+    /// The key's holder narrowed by a token.
+    fn narrowed(self, grant: Grant) -> Self {
+        let tighter = |cap| self.key.session_cap.is_none_or(|own| cap < own);
+        let key = match grant.cap.filter(|cap| tighter(*cap)) {
+            Some(cap) => Arc::new(Key { session_cap: Some(cap), ..Key::clone(&self.key) }),
+            None => Arc::clone(&self.key),
+        };
+        Self { key, grant: Some(Arc::new(grant)), ..self }
+    }
 }
 
 impl Auth {
+    /// With these secrets for tokens; with none, the store's own one is used.
+    pub(super) fn new(secrets: &TokenSecrets) -> Self {
+        let ring = || Ring::new(secrets).expect("32 bytes and more are a secret to the library");
+        Self {
+            configured: (!secrets.is_empty()).then(|| Arc::new(ring())),
+            stored: tokio::sync::Mutex::default(),
+            known: Mutex::default(),
+            denied: Mutex::default(),
+        }
+    }
+
     /// The key and account behind a credential.
     ///
     /// # Errors
-    /// 401 for what is unknown, revoked or no key; 403 for a frozen account; 503 when the store gives no answer.
+    /// 401 for what is unknown, revoked, expired or no key; 403 for a frozen account; 503 when the store gives no answer.
     pub(super) async fn holder(&self, quota: &Quota, credential: &Credential) -> Result<Holder, Refusal> {
-        // SDKs that know no other scheme send a key as bearer. Signed tokens, which have dots, get their place here.
-        let (Credential::Key(secret) | Credential::Token(secret)) = credential;
-        let digest: [u8; 32] = Sha256::digest(secret.expose()).into();
-        let holder = match self.remembered(&digest) {
-            Some(holder) => holder,
-            None => {
-                let holder = read(quota, secret.expose()).await.map_err(|error| away(&error))?;
-                let holder = holder.ok_or_else(Refusal::invalid_auth)?;
-                self.remember(digest, holder.clone());
-                holder
+        // SDKs that know no other scheme send a key as bearer.
+        let holder = match credential {
+            Credential::Token(token) if ring::looks_signed(token.expose()) => {
+                self.bearer(quota, token.expose()).await?
+            }
+            Credential::Key(secret) | Credential::Token(secret) => {
+                let digest: [u8; 32] = Sha256::digest(secret.expose()).into();
+                self.behind(quota, digest, Shown::Secret(secret.expose())).await?
             }
         };
         if holder.key.revoked {
@@ -52,6 +86,52 @@ impl Auth {
         if holder.account.frozen {
             return Err(Refusal::forbidden("The account is frozen."));
         }
+        Ok(holder)
+    }
+
+    /// The secrets that tokens are signed with.
+    ///
+    /// # Errors
+    /// 503 when they are the store's and it gives no answer.
+    pub(super) async fn ring(&self, quota: &Quota) -> Result<Arc<Ring>, Refusal> {
+        if let Some(ring) = &self.configured {
+            return Ok(Arc::clone(ring));
+        }
+        let mut stored = self.stored.lock().await;
+        if let Some((ring, since)) = stored.as_ref()
+            && since.elapsed() < limits::TOKEN_SECRET_AGE
+        {
+            return Ok(Arc::clone(ring));
+        }
+        let secret = quota.token_secret().await.map_err(|error| away(&error))?;
+        let ring = TokenSecrets::new(vec![secret]).and_then(|secrets| Ring::new(&secrets));
+        let ring = Arc::new(ring.ok_or_else(Refusal::internal)?);
+        *stored = Some((Arc::clone(&ring), Instant::now()));
+        Ok(ring)
+    }
+
+    /// The holder of the key behind a signed token, narrowed by it.
+    async fn bearer(&self, quota: &Quota, token: &str) -> Result<Holder, Refusal> {
+        let ring = self.ring(quota).await?;
+        let now = quota.store_now_ms().await.map_err(|error| away(&error))?;
+        let grant = ring.read(token, now).map_err(|fault| match fault {
+            Fault::Forged | Fault::Claims => Refusal::invalid_auth(),
+            Fault::Expired => Refusal::expired_token(),
+        })?;
+        // Not the token's own digest: a crowd with a token each costs one read too. No secret has this form.
+        let behind = format!("token of {} {}", grant.account, grant.fingerprint);
+        let holder = self.behind(quota, Sha256::digest(behind).into(), Shown::Token(&grant)).await?;
+        Ok(holder.narrowed(grant))
+    }
+
+    /// The holder as remembered under a digest, else as read.
+    async fn behind(&self, quota: &Quota, digest: [u8; 32], shown: Shown<'_>) -> Result<Holder, Refusal> {
+        if let Some(holder) = self.remembered(&digest) {
+            return Ok(holder);
+        }
+        let holder = read(quota, shown).await.map_err(|error| away(&error))?;
+        let holder = holder.ok_or_else(Refusal::invalid_auth)?;
+        self.remember(digest, holder.clone());
         Ok(holder)
     }
 
@@ -108,19 +188,24 @@ struct Denied {
     until: Instant,
 }
 
-async fn read(quota: &Quota, secret: &str) -> Result<Option<Holder>, StoreError> {
-    let Some(key) = quota.key(secret).await? else { return Ok(None) };
-    let account = quota.account(&key.account).await?;
-    Ok(account.map(|account| Holder { account: Arc::new(account), key: Arc::new(key) }))
+/// What leads to a key.
+enum Shown<'a> {
+    Secret(&'a str),
+    Token(&'a Grant),
 }
 
-fn away(error: &StoreError) -> Refusal {
-    tracing::warn!(%error, "the store could not be asked about a key");
-    Refusal::unavailable("Keys can't be checked for now; please try again.", 2)
+async fn read(quota: &Quota, shown: Shown<'_>) -> Result<Option<Holder>, StoreError> {
+    let key = match shown {
+        Shown::Secret(secret) => quota.key(secret).await?,
+        Shown::Token(grant) => quota.key_named(&grant.account, &grant.fingerprint).await?,
+    };
+    let Some(key) = key else { return Ok(None) };
+    let account = quota.account(&key.account).await?;
+    Ok(account.map(|account| Holder { account: Arc::new(account), key: Arc::new(key), grant: None }))
 }
 
 /// Keeps a memory within [`limits::CREDENTIALS_MAX`]: what is stale goes first, then everything.
-fn make_room<K: std::hash::Hash + Eq, V>(memory: &mut HashMap<K, V>, keep: impl Fn(&V) -> bool) {
+pub(super) fn make_room<K: std::hash::Hash + Eq, V>(memory: &mut HashMap<K, V>, keep: impl Fn(&V) -> bool) {
     if memory.len() >= limits::CREDENTIALS_MAX {
         memory.retain(|_, value| keep(value));
     }

@@ -41,6 +41,8 @@ pub(super) struct Clocks {
     pub(super) full: Option<Instant>,
     /// Since when what is to be sent does not move.
     pub(super) stuck: Option<Instant>,
+    /// As much waits to be sent as may.
+    pub(super) crowded: bool,
     opened: Instant,
     idle: Duration,
     longest: Duration,
@@ -55,6 +57,7 @@ impl Clocks {
             pinged: None,
             full: None,
             stuck: None,
+            crowded: false,
             opened: now,
             idle,
             longest,
@@ -84,7 +87,8 @@ impl Clocks {
             }
         };
         if let Some(since) = self.stuck {
-            consider(since + limits::CLIENT_STUCK, Due::Slow);
+            let most = if self.crowded { limits::CLIENT_CROWDED } else { limits::CLIENT_STUCK };
+            consider(since + most, Due::Slow);
         }
         if ending {
             return next;
@@ -180,5 +184,7 @@ mod tests {
         clocks.stuck = Some(start);
         assert_eq!(clocks.next(false), (start + SECOND, Due::Long));
         assert_eq!(clocks.next(true), (start + limits::CLIENT_STUCK, Due::Slow));
+        clocks.crowded = true;
+        assert_eq!(clocks.next(true), (start + limits::CLIENT_CROWDED, Due::Slow));
     }
 }

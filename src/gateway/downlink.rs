@@ -1,4 +1,5 @@
-//! Worker to client: its words, made safe by the dialect, into the client's outbox. Never waits for the client.
+//! Worker to client: its words, made safe by the dialect, into the client's outbox. Never waits for the client: while
+//! it does not read, the worker's words wait in their own connection, and audio goes on.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -17,10 +18,12 @@ pub(super) async fn run(line: &Line, link: oneshot::Receiver<Link>) -> Option<f6
     let mut link = link.await.ok()?;
     let mut down = Downlink { line, heard: None, unreadable: 0, results: false };
     let ending = loop {
+        let room = line.outbox.has_room();
         tokio::select! { biased;
             ending = line.stop.asked() => break ending,
-            told = link.next() => down.take(told, false),
-        };
+            told = link.next(room) => { down.take(told, false); }
+            () = line.outbox.room(), if !room => {}
+        }
     };
     let patience = async {
         let left = async {
@@ -31,12 +34,13 @@ pub(super) async fn run(line: &Line, link: oneshot::Receiver<Link>) -> Option<f6
     };
     let mut patience = pin!(patience);
     loop {
-        let told = tokio::select! { biased;
-            told = link.next() => told,
+        let room = line.outbox.has_room();
+        tokio::select! { biased;
+            told = link.next(room) => if down.take(told, true) == After::Done {
+                break;
+            },
+            () = line.outbox.room(), if !room => {}
             () = &mut patience => break,
-        };
-        if down.take(told, true) == After::Done {
-            break;
         }
     }
     line.core.tasks.spawn(link.close(GOODBYE));
@@ -117,9 +121,7 @@ impl Downlink<'_> {
     }
 
     fn say(&self, json: String) {
-        if !self.line.outbox.say(json) {
-            self.line.stop.ask(Ending::ClientSlow);
-        }
+        self.line.outbox.say(json);
     }
 
     fn bad(&mut self) {

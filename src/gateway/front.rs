@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::answer::{self, Answer};
-use super::{Core, handshake, meters, pages};
+use super::{Core, grant, handshake, meters, pages};
 use crate::limits;
 use crate::wire::deepgram::Refusal;
 
@@ -77,27 +77,29 @@ async fn route(core: &Arc<Core>, request: Request<Incoming>, seat: Arc<Seat>) ->
     let request_id = uuid::Uuid::new_v4().to_string();
     let path = request.uri().path();
     let page = pages::find(path);
-    if page.is_none() && path != LISTEN && path != QUOTA {
+    if page.is_none() && ![LISTEN, QUOTA, GRANT].contains(&path) {
         return answer::refused(&Refusal::not_found(), &request_id);
     }
-    if request.method() != Method::GET && !(request.method() == Method::HEAD && page.is_some()) {
-        return answer::refused(&wrong_method(), &request_id);
+    let wanted = if path == GRANT { Method::POST } else { Method::GET };
+    if request.method() != wanted && !(request.method() == Method::HEAD && page.is_some()) {
+        return answer::refused(&wrong_method(&wanted), &request_id);
     }
     if request.uri().to_string().len() > limits::TARGET_BYTES_MAX {
         return answer::refused(&Refusal::bad_request("The request target is too long."), &request_id);
     }
     match (page, path) {
         (Some(page), _) => answer::page(page, &request_id),
+        (None, GRANT) => grant::grant(core, request, &request_id).await,
         (None, QUOTA) => handshake::quota(core, request.headers(), &request_id).await,
         (None, _) => handshake::listen(core, request, &request_id, seat).await,
     }
 }
 
-fn wrong_method() -> Refusal {
+fn wrong_method(wanted: &Method) -> Refusal {
     Refusal {
         status: 405,
         err_code: "METHOD_NOT_ALLOWED",
-        err_msg: "Only GET is served here.".into(),
+        err_msg: format!("Only {wanted} is served here."),
         retry_after: None,
     }
 }
@@ -159,6 +161,7 @@ impl Drop for Seat {
 
 const LISTEN: &str = "/v1/listen";
 const QUOTA: &str = "/v1/quota";
+const GRANT: &str = "/v1/auth/grant";
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Longest time before the upgrade, all requests of a connection together.
 const CONNECTION_LONGEST: Duration = Duration::from_secs(120);

@@ -27,6 +27,8 @@ pub(super) async fn listen(
     request_id: &str,
     seat: Arc<front::Seat>,
 ) -> Answer {
+    // Taken before the gateway is asked whether it is open, so that a drain waits for this handshake.
+    let _token = core.streams.token();
     let upgrade = hyper::upgrade::on(&mut request);
     let (plan, protocol) = match plan(core, &request, request_id).await {
         Ok(planned) => planned,
@@ -64,7 +66,10 @@ pub(super) async fn quota(core: &Core, headers: &HeaderMap, request_id: &str) ->
 
 async fn balance(core: &Core, headers: &HeaderMap) -> Result<String, Refusal> {
     let (credential, _) = Credential::from_headers(headers)?;
-    let Holder { account, .. } = core.auth.holder(&core.quota, &credential).await?;
+    let Holder { account, grant, .. } = core.auth.holder(&core.quota, &credential).await?;
+    if grant.is_some() {
+        return Err(Refusal::forbidden("A token opens streams and nothing else; use the API key."));
+    }
     let balance = core.quota.balance(&account).await.map_err(|error| {
         tracing::warn!(%error, "the store could not be asked about a balance");
         Refusal::unavailable("The budget can't be asked for now; please try again.", 2)
@@ -107,7 +112,7 @@ async fn plan(
     let listen = Listen::parse(request.uri().query().unwrap_or_default())?;
     let units_per_second = core.settings.price(&listen.model);
     let tariff = listen.tariff(units_per_second).ok_or_else(Refusal::internal)?;
-    if !holder.key.models.is_empty() && !holder.key.models.contains(&listen.model) {
+    if !holder.may_use(&listen.model) {
         return Err(Refusal::forbidden_model());
     }
     if !core.pool.serves(&listen.model) {
@@ -119,20 +124,30 @@ async fn plan(
     if let Some(refusal) = core.auth.denied(&holder.key) {
         return Err(refusal);
     }
-    let named = listen.session_id.clone();
-    let capped = holder.key.session_cap.is_some();
-    let session = named.or_else(|| capped.then(|| correlation(headers)).flatten());
+    let session = session_name(&holder, &listen, headers)?;
     let plan = Plan {
         request_id: request_id.to_owned(),
         account: holder.account,
         key: holder.key,
-        session: session.as_deref().and_then(Name::parse),
+        session,
         model: model(&listen.model),
         listen,
         tariff,
         units_per_second,
     };
     Ok((plan, protocol))
+}
+
+/// The session to open: the token's, else the query's, else (under a session cap) the SDK's own id.
+fn session_name(holder: &Holder, listen: &Listen, headers: &HeaderMap) -> Result<Option<Name>, Refusal> {
+    let named = listen.session_id.as_deref().and_then(Name::parse);
+    let granted = holder.grant.as_ref().and_then(|grant| grant.session.clone());
+    if granted.is_some() && named.is_some() && granted != named {
+        return Err(Refusal::bad_query("`session_id` is not the token's session; leave it out."));
+    }
+    let capped = holder.key.session_cap.is_some();
+    let own = || capped.then(|| correlation(headers)).flatten();
+    Ok(granted.or(named).or_else(|| Name::parse(&own()?)))
 }
 
 /// A browser can't see why an upgrade was refused; it may ask the same without one.

@@ -1,7 +1,7 @@
 //! The public side: listener, handshake, and one task for each stream that carries audio and words.
 //!
-//! A stream's task joins three futures: [`uplink`] reads the client at once and holds what is not paid for, [`purse`]
-//! pays for it and hands it to a worker, [`downlink`] carries the words back. [`session`] opens, joins and settles
+//! A stream's task joins three futures: `uplink` reads the client at once and holds what is not paid for, `purse`
+//! pays for it and hands it to a worker, `downlink` carries the words back. `session` opens, joins and settles
 //! them. Nothing is forwarded that was not admitted; nothing admitted is lost from the books.
 
 mod answer;
@@ -9,11 +9,13 @@ mod auth;
 mod clocks;
 mod downlink;
 mod front;
+mod grant;
 mod handshake;
 mod hold;
 mod meters;
 mod pages;
 mod purse;
+mod ring;
 mod session;
 mod socket;
 mod stop;
@@ -31,10 +33,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::auth::Auth;
+use self::grant::Grants;
 use self::hold::HeldBytes;
 use self::meters::Meters;
+pub use self::ring::TokenSecrets;
 use crate::limits;
 use crate::quota::Quota;
+use crate::quota::store::StoreError;
+use crate::wire::deepgram::Refusal;
 use crate::worker::Pool;
 
 /// A running gateway. Dropping it stops nothing: call [`Gateway::drain`].
@@ -53,6 +59,7 @@ impl Gateway {
         let listener = TcpListener::bind(settings.listen).await?;
         let address = listener.local_addr()?;
         let core = Arc::new(Core::new(settings, quota, pool));
+        tracing::info!(secret = core.token_secret_word(), "short-lived tokens can be granted");
         core.connections.spawn(front::serve(Arc::clone(&core), listener));
         let watched = core.pool.clone();
         let shut = core.shut.clone();
@@ -146,6 +153,8 @@ pub struct Settings {
     pub units_per_second: u32,
     /// Prices by model.
     pub prices: HashMap<String, u32>,
+    /// What tokens are signed with; none: a secret that all gateways of the store share.
+    pub token_secrets: TokenSecrets,
 }
 
 impl Settings {
@@ -167,6 +176,7 @@ impl Default for Settings {
             sha256: true,
             units_per_second: 1000,
             prices: HashMap::new(),
+            token_secrets: TokenSecrets::default(),
         }
     }
 }
@@ -177,6 +187,7 @@ struct Core {
     quota: Quota,
     pool: Pool,
     auth: Auth,
+    grants: Grants,
     meters: Meters,
     held: Arc<HeldBytes>,
     /// No new streams.
@@ -195,10 +206,11 @@ impl Core {
     fn new(settings: Settings, quota: Quota, pool: Pool) -> Self {
         Self {
             held: Arc::new(HeldBytes::new(settings.held_bytes_max)),
+            auth: Auth::new(&settings.token_secrets),
             settings,
             quota,
             pool,
-            auth: Auth::default(),
+            grants: Grants::default(),
             meters: Meters::new(),
             closed: AtomicBool::new(false),
             leave: CancellationToken::new(),
@@ -209,9 +221,28 @@ impl Core {
         }
     }
 
+    /// Where the secret for tokens comes from, for people.
+    fn token_secret_word(&self) -> &'static str {
+        match (self.settings.token_secrets.is_empty(), self.quota.store_word()) {
+            (false, _) => "configured",
+            (true, "embedded") => "made for this process: tokens end with it",
+            (true, _) => "kept in the store",
+        }
+    }
+
     fn is_open(&self) -> bool {
         !self.closed.load(Ordering::Acquire)
     }
+}
+
+/// What a client is told when the store can't be asked who it is.
+fn away(error: &StoreError) -> Refusal {
+    tracing::warn!(%error, "the store could not be asked about a key");
+    Refusal::unavailable("Keys can't be checked for now; please try again.", 2)
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// For idle connections and goodbyes to end after the last stream.

@@ -120,6 +120,7 @@ impl<'a> Purse<'a> {
     /// One admit; what leaves nothing to be done ends the stream.
     async fn admit(&mut self, cost: Units, batch: &[Bytes]) -> Result<Answer, Ending> {
         let meters = &self.line.core.meters;
+        // Boxed: idle streams are many, and need not carry the room for a call that is rare for them.
         match self.lease.admit(cost).await {
             Ok(Admission::Grant) => Ok(Answer::Granted),
             Ok(Admission::Refuse { left, why }) => Ok(Answer::Refused { left, why }),
@@ -182,7 +183,8 @@ impl<'a> Purse<'a> {
 
     async fn connect(&mut self) -> Result<Feed, Ending> {
         let line = self.line;
-        let asked = line.core.pool.link(&line.plan.listen.model, &line.plan.listen.worker_query);
+        // Boxed, so that its size is not part of every stream's for life.
+        let asked = Box::pin(line.core.pool.link(&line.plan.listen.model, &line.plan.listen.worker_query));
         let link = self.attend(asked).await?.map_err(|none| {
             line.explain(none.to_string());
             Ending::WorkerGone
@@ -281,14 +283,13 @@ impl<'a> Purse<'a> {
     }
 
     fn beat(&mut self) {
-        if self.spoke.elapsed() >= limits::LEASE_IDLE && self.line.hold.is_empty() {
-            if !self.rested {
-                self.lease.rest();
-                self.rested = true;
-            }
-        } else {
-            self.lease.beat();
+        let quiet = self.spoke.elapsed() >= limits::LEASE_IDLE && self.line.hold.is_empty();
+        if quiet && !self.rested {
+            self.lease.rest();
+            self.rested = true;
         }
+        // A resting stream beats too: it keeps its place under the key's cap, and hears a revocation.
+        self.lease.beat();
         self.line.learn(&self.lease);
     }
 

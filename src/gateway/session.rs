@@ -147,7 +147,7 @@ impl Line {
         };
         let ending = self.stop.ending().unwrap_or(Ending::Panicked);
         if farewell(ending).is_some() {
-            self.outbox.say_last(metadata(&MetadataFacts {
+            self.outbox.say(metadata(&MetadataFacts {
                 request_id: &self.plan.request_id,
                 sha256: &paid.sha256,
                 created,
@@ -170,7 +170,7 @@ impl Line {
         if let Some((variant, description)) = farewell.error {
             let told = self.explanation.lock().unwrap_or_else(PoisonError::into_inner).take();
             let message = told.as_deref().unwrap_or(description);
-            self.outbox.say_last(error(variant, description, message, self.extras()));
+            self.outbox.say(error(variant, description, message, self.extras()));
         }
         let own = self.close_code.get().copied();
         let never_linked = (ending == Ending::WorkerGone && !linked).then_some(TRY_AGAIN);

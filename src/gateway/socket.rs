@@ -29,6 +29,8 @@ pub(super) struct ClientSocket {
     socket: WebSocketStream<Tap>,
     /// Something was written and is not flushed yet.
     unflushed: bool,
+    /// How far behind the client was when that was last told.
+    told: Lag,
     /// The reading half is over: the library gives nothing more.
     deaf: bool,
     /// Bytes that had left when [`ClientSocket::moved`] was last asked.
@@ -47,10 +49,10 @@ impl ClientSocket {
             .max_frame_size(Some(limits::CHUNK_BYTES_MAX));
         let socket =
             WebSocketStream::from_partially_read(tap, early.to_vec(), Role::Server, Some(config)).await;
-        Self { socket, unflushed: false, deaf: false, seen: 0 }
+        Self { socket, unflushed: false, told: Lag::None, deaf: false, seen: 0 }
     }
 
-    /// The client's next frame. With `reading` false it only writes, and never returns unless writing fails.
+    /// The client's next frame. With `reading` false it only writes, and returns when that fails or falls behind.
     /// Cancel safe.
     pub(super) async fn next(&mut self, outbox: &Outbox, reading: bool) -> Frame {
         poll_fn(|cx| self.poll(cx, outbox, reading)).await
@@ -62,9 +64,13 @@ impl ClientSocket {
         std::mem::replace(&mut self.seen, written) != written
     }
 
-    /// Whether something waits to be sent.
-    pub(super) fn is_behind(&self, outbox: &Outbox) -> bool {
-        self.unflushed || !outbox.is_empty()
+    /// How far the client is behind with reading.
+    pub(super) fn lag(&self, outbox: &Outbox) -> Lag {
+        match (outbox.has_room(), self.unflushed || !outbox.is_empty()) {
+            (false, _) => Lag::Full,
+            (true, true) => Lag::Some,
+            (true, false) => Lag::None,
+        }
     }
 
     /// Sends what is left in the outbox and one Close frame, each within `patience`, then reads and drops until the
@@ -91,13 +97,17 @@ impl ClientSocket {
                 Some(Err(_)) => self.deaf = true,
             }
         }
-        let mut waste = [0; 4096];
+        let mut waste = vec![0; limits::SOCKET_BUFFER_BYTES];
         while let Ok(1..) = self.socket.get_mut().stream.read(&mut waste).await {}
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, outbox: &Outbox, reading: bool) -> Poll<Frame> {
         if self.poll_write(cx, outbox).is_err() {
             return Poll::Ready(Frame::Gone);
+        }
+        let lag = self.lag(outbox);
+        if lag > std::mem::replace(&mut self.told, lag) {
+            return Poll::Ready(Frame::Behind);
         }
         if !reading || self.deaf {
             return Poll::Pending;
@@ -139,7 +149,7 @@ impl ClientSocket {
 
     fn poll_drained(&mut self, cx: &mut Context<'_>, outbox: &Outbox) -> Poll<Result<(), Error>> {
         self.poll_write(cx, outbox)?;
-        if self.is_behind(outbox) { Poll::Pending } else { Poll::Ready(Ok(())) }
+        if self.lag(outbox) == Lag::None { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 }
 
@@ -150,6 +160,8 @@ pub(super) enum Frame {
     Text(Utf8Bytes),
     /// A ping or pong: a sign of life.
     Sign,
+    /// Nothing came; but the client fell behind with reading.
+    Behind,
     /// A message above the limit; nothing more is read.
     Large,
     /// Not the WebSocket protocol; nothing more is read.
@@ -163,17 +175,37 @@ pub(super) enum Frame {
     Gone,
 }
 
+/// How far a client is behind with reading what it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lag {
+    /// Everything was handed to the operating system.
+    None,
+    /// Something waits.
+    Some,
+    /// As much waits as may.
+    Full,
+}
+
 fn broken(fault: &Error) -> Frame {
     match fault {
         Error::Capacity(CapacityError::MessageTooLong { .. }) => Frame::Large,
         Error::Utf8(_) => Frame::Broken { code: u16::from(CloseCode::Invalid) },
         Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => Frame::Gone,
-        Error::Protocol(_) => Frame::Broken { code: u16::from(CloseCode::Protocol) },
-        _ => Frame::Gone,
+        Error::Protocol(_) | Error::AttackAttempt => Frame::Broken { code: u16::from(CloseCode::Protocol) },
+        Error::ConnectionClosed
+        | Error::AlreadyClosed
+        | Error::Io(_)
+        | Error::Tls(_)
+        | Error::Capacity(CapacityError::TooManyHeaders)
+        | Error::WriteBufferFull(_)
+        | Error::Url(_)
+        | Error::Http(_)
+        | Error::HttpFormat(_) => Frame::Gone,
     }
 }
 
-/// What is to be sent to a client, in order, bounded by [`limits::CLIENT_BACKLOG_BYTES_MAX`].
+/// What is to be sent to a client, in order. Who adds many messages waits for room first, so that
+/// [`limits::CLIENT_BACKLOG_BYTES_MAX`] and one message more bound it.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     inner: Mutex<Waiting>,
@@ -183,40 +215,46 @@ pub(super) struct Outbox {
 struct Waiting {
     messages: VecDeque<Message>,
     bytes: usize,
+    /// Who writes.
     writer: Option<Waker>,
+    /// Who waits for room.
+    talker: Option<Waker>,
 }
 
 impl Outbox {
-    /// Puts a text behind the others; false if too much waits already, and then nothing is added.
-    pub(super) fn say(&self, text: String) -> bool {
-        self.push(Message::text(text))
-    }
-
-    /// Puts a stream's last words behind the others, whatever waits.
-    pub(super) fn say_last(&self, text: String) {
-        self.add(Message::text(text));
+    /// Puts a text behind the others.
+    pub(super) fn say(&self, text: String) {
+        self.push(Message::text(text));
     }
 
     /// Sends a ping behind the rest.
-    pub(super) fn ping(&self) -> bool {
-        self.push(Message::Ping(Bytes::new()))
+    pub(super) fn ping(&self) {
+        self.push(Message::Ping(Bytes::new()));
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.lock().messages.is_empty()
     }
 
-    fn push(&self, message: Message) -> bool {
-        // One message always fits, however large: the next ones wait behind it.
-        let behind = self.lock().bytes;
-        let fits = behind == 0 || behind + message.len() <= limits::CLIENT_BACKLOG_BYTES_MAX;
-        if fits {
-            self.add(message);
-        }
-        fits
+    /// Whether the bound leaves room for a message.
+    pub(super) fn has_room(&self) -> bool {
+        self.lock().has_room()
     }
 
-    fn add(&self, message: Message) {
+    /// Waits for room. Cancel safe.
+    pub(super) async fn room(&self) {
+        poll_fn(|cx| {
+            let mut inner = self.lock();
+            if inner.has_room() {
+                return Poll::Ready(());
+            }
+            remember(&mut inner.talker, cx);
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn push(&self, message: Message) {
         let mut inner = self.lock();
         inner.bytes += message.len();
         inner.messages.push_back(message);
@@ -227,19 +265,34 @@ impl Outbox {
 
     fn pop(&self, cx: &Context<'_>) -> Option<Message> {
         let mut inner = self.lock();
-        if let Some(message) = inner.messages.pop_front() {
-            inner.bytes = inner.bytes.saturating_sub(message.len());
-            return Some(message);
+        let Some(message) = inner.messages.pop_front() else {
+            remember(&mut inner.writer, cx);
+            return None;
+        };
+        inner.bytes = inner.bytes.saturating_sub(message.len());
+        if inner.has_room()
+            && let Some(waker) = inner.talker.take()
+        {
+            waker.wake();
         }
-        match &mut inner.writer {
-            Some(waker) => waker.clone_from(cx.waker()),
-            None => inner.writer = Some(cx.waker().clone()),
-        }
-        None
+        Some(message)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    const fn has_room(&self) -> bool {
+        self.bytes < limits::CLIENT_BACKLOG_BYTES_MAX
+    }
+}
+
+fn remember(slot: &mut Option<Waker>, cx: &Context<'_>) {
+    match slot {
+        Some(waker) => waker.clone_from(cx.waker()),
+        None => *slot = Some(cx.waker().clone()),
     }
 }
 
@@ -314,7 +367,7 @@ mod tests {
     async fn large_message_is_told() {
         let (mut server, mut client) = pair().await;
         let outbox = Outbox::default();
-        let send = async {
+        let send = async move {
             let large = Message::binary(vec![0; limits::CHUNK_BYTES_MAX + 1]);
             client.send(large).await.expect("sent");
             client.next().await.expect("a frame").expect("a sound frame")
@@ -335,7 +388,7 @@ mod tests {
         client.get_mut().shutdown().await.expect("half closed");
         assert_eq!(server.next(&outbox, true).await, Frame::Text("{}".into()));
         assert_eq!(server.next(&outbox, true).await, Frame::Ended);
-        assert!(outbox.say("last words".into()));
+        outbox.say("last words".into());
         let serve = server.say_goodbye(&outbox, close(1000), Duration::from_millis(50));
         let ((), words) = tokio::join!(serve, client.next());
         assert_eq!(words.expect("a frame").expect("a sound frame"), Message::text("last words"));
@@ -346,7 +399,8 @@ mod tests {
     async fn unread_words_are_bounded() {
         let outbox = Outbox::default();
         let mut taken = 0;
-        while outbox.say("x".repeat(1024)) {
+        while outbox.has_room() {
+            outbox.say("x".repeat(1024));
             taken += 1;
         }
         assert_eq!(taken, limits::CLIENT_BACKLOG_BYTES_MAX / 1024);

@@ -13,7 +13,7 @@ use super::clocks::{Alarm, Clocks, Due};
 use super::hold::Held;
 use super::meters;
 use super::session::Line;
-use super::socket::{ClientSocket, Frame};
+use super::socket::{ClientSocket, Frame, Lag};
 use crate::ending::Ending;
 use crate::limits;
 use crate::wire::FromClient;
@@ -69,7 +69,9 @@ impl<'a> Reader<'a> {
     /// Brings the clocks of both directions up to date; gives whether there is room to read on.
     fn look(&mut self, socket: &mut ClientSocket) -> bool {
         let now = Instant::now();
-        let (behind, moved) = (socket.is_behind(&self.line.outbox), socket.moved());
+        let (lag, moved) = (socket.lag(&self.line.outbox), socket.moved());
+        let behind = lag > Lag::None;
+        self.clocks.crowded = lag == Lag::Full;
         self.clocks.stuck = match self.clocks.stuck {
             Some(since) if behind && !moved => Some(since),
             _ => behind.then_some(now),
@@ -92,7 +94,9 @@ impl<'a> Reader<'a> {
 
     fn take(&mut self, frame: Frame) {
         let now = Instant::now();
-        self.clocks.hears(now);
+        if frame != Frame::Behind {
+            self.clocks.hears(now);
+        }
         match frame {
             Frame::Binary(audio) => {
                 let event = self.codec.binary(audio);
@@ -109,6 +113,7 @@ impl<'a> Reader<'a> {
                 let _ = self.line.close_code.set(code);
                 self.end(Ending::ClientFault, "protocol");
             }
+            Frame::Behind => {}
             Frame::Ended if self.finished => {}
             Frame::Ended | Frame::Gone => self.left(),
         }
@@ -155,9 +160,7 @@ impl<'a> Reader<'a> {
 
     fn fault(&mut self, why: &str, offending: &str) {
         meters::fault("schema");
-        if !self.line.outbox.say(schema_error(why, offending)) {
-            self.line.stop.ask(Ending::ClientSlow);
-        }
+        self.line.outbox.say(schema_error(why, offending));
         self.faults += 1;
         if self.faults >= limits::CLIENT_FAULTS_MAX {
             self.line.stop.ask(Ending::ClientFault);
@@ -193,7 +196,7 @@ impl<'a> Reader<'a> {
             }
             Due::Ping => {
                 self.clocks.pinged = Some(Instant::now());
-                let _ = self.line.outbox.ping();
+                self.line.outbox.ping();
             }
             Due::Look => {}
         }
@@ -214,5 +217,22 @@ impl Flood {
         }
         self.messages += 1;
         self.messages > limits::FLOOD_MESSAGES_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Flood;
+    use crate::limits;
+    use tokio::time::Instant;
+
+    #[test]
+    fn floods_are_told_from_habits() {
+        let start = Instant::now();
+        let mut flood = Flood { since: start, messages: 0 };
+        let most = limits::FLOOD_MESSAGES_MAX;
+        assert!(!(0..most).any(|_| flood.counts(start)));
+        assert!(flood.counts(start), "one more in the same window");
+        assert!(!flood.counts(start + limits::FLOOD_WINDOW));
     }
 }

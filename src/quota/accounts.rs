@@ -256,6 +256,16 @@ impl Quota {
         self.key_of(&secret_digest(secret)).await
     }
 
+    /// The key of an account by its fingerprint, for those who do not hold its secret. `None`: the account has none
+    /// of that name. A revoked key is found, and says so.
+    pub async fn key_named(&self, account: &Name, fingerprint: &str) -> Result<Option<Key>, StoreError> {
+        let field = format!("key:{fingerprint}");
+        let stored = self.command(&["HGET", &self.spell().account(account), &field]).await?;
+        let Some(digest) = text(&stored) else { return Ok(None) };
+        let key = self.key_of(&digest).await?;
+        Ok(key.filter(|key| key.account == *account && key.fingerprint == fingerprint))
+    }
+
     async fn key_of(&self, digest: &str) -> Result<Option<Key>, StoreError> {
         let key = self.spell().key(digest);
         let fields = self.fields(&key).await?;

@@ -289,7 +289,8 @@ impl Quota {
                 };
                 found.insert(member.clone(), queued);
             }
-            let Some((_, last)) = pairs.clone().last().filter(|_| page.len() == 2 * LEDGER_PAGE_MAX) else {
+            let Some((_, last)) = pairs.clone().next_back().filter(|_| page.len() == 2 * LEDGER_PAGE_MAX)
+            else {
                 break;
             };
             let ties = pairs.filter(|(_, score)| *score == last).count();

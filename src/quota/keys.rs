@@ -131,6 +131,11 @@ impl Keys {
             .map(|room| format!("{}{room}:{{{account}}}:*", self.prefix))
     }
 
+    /// The gateways' common secret for tokens, where none is configured. Permanent.
+    pub fn token_secret(&self) -> String {
+        format!("{}token_secret", self.prefix)
+    }
+
     /// Version of this layout. Permanent.
     pub fn schema(&self) -> String {
         format!("{}schema", self.prefix)

@@ -134,7 +134,7 @@ impl Lease {
         loop {
             self.absorb_finished().await;
             let Some(place) = &self.on else {
-                match self.step(cost, until).await? {
+                match Box::pin(self.step(cost, until)).await? {
                     Step::Moved => continue,
                     Step::Refused(why) => return Ok(Admission::Refuse { left: Units::ZERO, why }),
                 }
@@ -151,7 +151,7 @@ impl Lease {
                         let why = self.refused.clone().map_or(Refusal::Leases, |(_, _, why)| why);
                         return Ok(Admission::Refuse { left, why });
                     }
-                    if let Step::Refused(why) = self.step(cost, until).await? {
+                    if let Step::Refused(why) = Box::pin(self.step(cost, until)).await? {
                         return Ok(Admission::Refuse { left, why });
                     }
                 }
@@ -284,7 +284,8 @@ impl Lease {
         Ask::new(n, self.minted, size, self.account.clone(), self.quota.now_ms() / 1000)
     }
 
-    /// Gets a place that `cost` can be taken from, and leaves the one that it can't.
+    /// Gets a place that `cost` can be taken from, and leaves the one that it can't. Rare, and boxed by its caller, so
+    /// that every stream's task does not carry room for it.
     async fn step(&mut self, cost: Units, until: Instant) -> Result<Step, StoreError> {
         if self.ahead.is_none()
             && let Some(work) = &mut self.work

@@ -34,6 +34,7 @@ mod accounts;
 pub mod answer;
 mod ask;
 pub mod audit;
+mod clock;
 pub mod export;
 pub mod keys;
 mod lease;
@@ -45,6 +46,7 @@ pub mod rebuild;
 mod schema;
 pub mod script;
 mod settler;
+mod signing;
 pub mod store;
 mod work;
 
@@ -237,8 +239,9 @@ struct Inner {
     store: Store,
     settings: Settings,
     keys: Keys,
-    /// Store's clock less ours, in milliseconds, as last heard; [`UNHEARD`] before.
+    /// Store's clock less ours, in milliseconds, as last heard.
     skew_ms: AtomicI64,
+    clock: clock::Clock,
     /// This process among all gateways.
     id: String,
     minted: AtomicU64,
@@ -256,7 +259,8 @@ impl Quota {
             keys: Keys::new(&settings.prefix),
             store,
             settings,
-            skew_ms: AtomicI64::new(UNHEARD),
+            skew_ms: AtomicI64::new(0),
+            clock: clock::Clock::default(),
             id,
             minted: AtomicU64::new(0),
             tracker: TaskTracker::new(),
@@ -275,10 +279,8 @@ impl Quota {
 
     /// Where the running period of an account stands.
     pub async fn balance(&self, account: &Account) -> Result<Balance, StoreError> {
-        if self.0.skew_ms.load(Ordering::Relaxed) == UNHEARD {
-            self.store_seconds().await?;
-        }
-        let window = account.window(self.now_ms() / 1000);
+        let now_ms = i64::try_from(self.store_now_ms().await?).unwrap_or(i64::MAX);
+        let window = account.window(now_ms / 1000);
         let fields = self.fields(&self.spell().account(&account.id)).await?;
         let credit = fields.get(&format!("credit:{}", window.id)).and_then(|text| Units::parse(text));
         let cap = account.cap_of(&window).saturating_add(credit.unwrap_or(Units::ZERO));
@@ -366,12 +368,12 @@ impl Quota {
 
     /// Our best knowledge of the store's clock, unix milliseconds.
     fn now_ms(&self) -> i64 {
-        let skew = self.0.skew_ms.load(Ordering::Relaxed);
-        if skew == UNHEARD { wall_ms() } else { wall_ms().saturating_add(skew) }
+        wall_ms() + self.0.skew_ms.load(Ordering::Relaxed)
     }
 
     /// Learns the store's clock from an answer.
     fn heard(&self, now_ms: u64) {
+        self.0.clock.heard(now_ms);
         let store = i64::try_from(now_ms).unwrap_or(i64::MAX);
         self.0.skew_ms.store(store.saturating_sub(wall_ms()), Ordering::Relaxed);
     }
@@ -436,8 +438,6 @@ impl Quota {
     }
 }
 
-/// No answer has told the store's clock yet.
-const UNHEARD: i64 = i64::MIN;
 /// An open lease and its quota outlive their deadline by 7 days, so that a reaper always finds them.
 const LEASE_KEEP_MS: u64 = 7 * 24 * 3600 * 1000;
 /// A closed lease repeats its answers for 10 minutes.

@@ -5,22 +5,22 @@
 //! when the operating system has the bytes, so whoever pays knows what was delivered and what was not. Never drops or
 //! reorders: text waits in the same queue as audio.
 
-use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
 use http::header::{AUTHORIZATION, HOST};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, Sleep};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::client::{Request, generate_key};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
+use super::feed::{Feed, Queue, Waiting};
 use super::{Slot, WorkerSpec};
 use crate::limits;
 use crate::wire::deepgram::ToWorker;
@@ -33,10 +33,10 @@ pub struct Link {
     slot: Slot,
     /// Something was written into the socket's buffer and is not flushed yet.
     unflushed: bool,
-    /// Whether `CloseStream` went out: an end after it is no failure.
+    /// Whether the message that ends the audio went out: nothing follows it.
     finished: bool,
     last_sent: Instant,
-    quiet: std::pin::Pin<Box<Sleep>>,
+    quiet: Pin<Box<Sleep>>,
 }
 
 impl Link {
@@ -54,7 +54,7 @@ impl Link {
 
     /// The handing-over half. One at a time is used.
     pub fn feed(&self) -> Feed {
-        Feed { queue: Arc::clone(&self.queue) }
+        Feed::new(Arc::clone(&self.queue))
     }
 
     /// The worker's name.
@@ -63,18 +63,13 @@ impl Link {
     }
 
     /// The worker's next message; meanwhile writes what is handed over, answers pings, and says `KeepAlive` when
-    /// there was nothing to send for [`limits::WORKER_KEEP_ALIVE`]. Cancel safe.
-    pub async fn next(&mut self) -> FromWorker {
-        let told = poll_fn(|cx| self.poll(cx)).await;
+    /// there was nothing to send for [`limits::WORKER_KEEP_ALIVE`]. With `reading` false it only writes. Cancel safe.
+    pub async fn next(&mut self, reading: bool) -> FromWorker {
+        let told = poll_fn(|cx| self.poll(cx, reading)).await;
         match &told {
             FromWorker::Text(_) | FromWorker::Junk { .. } => {}
-            FromWorker::Closed { .. } => self.queue.close(),
-            FromWorker::Lost => {
-                self.queue.close();
-                if !self.finished {
-                    self.slot.failed();
-                }
-            }
+            // Whether the worker is well, the next connection tells: one stream may have brought this on itself.
+            FromWorker::Closed { .. } | FromWorker::Lost => self.queue.close(),
         }
         told
     }
@@ -90,10 +85,13 @@ impl Link {
         let _ = tokio::time::timeout(patience, goodbye).await;
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<FromWorker> {
+    fn poll(&mut self, cx: &mut Context<'_>, reading: bool) -> Poll<FromWorker> {
         loop {
             if self.poll_write(cx).is_err() {
                 return Poll::Ready(FromWorker::Lost);
+            }
+            if !reading {
+                return self.poll_quiet(cx);
             }
             let message = match self.socket.poll_next_unpin(cx) {
                 Poll::Ready(message) => message,
@@ -176,180 +174,31 @@ pub enum FromWorker {
     Lost,
 }
 
-/// The uplink's half of a [`Link`].
-#[derive(Clone, Debug)]
-pub struct Feed {
-    queue: Arc<Queue>,
-}
-
-impl Feed {
-    /// Waits until the socket has taken everything handed over before. Cancel safe.
-    pub async fn room(&self) -> Result<(), WorkerGone> {
-        poll_fn(|cx| self.queue.poll_empty(cx)).await
-    }
-
-    /// Hands chunks over, in order, one message each; done when the socket has taken the last one.
-    ///
-    /// # Errors
-    /// The connection broke; tells how many leading chunks the socket had taken. Dropped half way, it leaves the rest
-    /// in the queue: call [`Feed::take_back`].
-    pub async fn put(&self, chunks: Vec<Bytes>) -> Result<(), Undelivered> {
-        let count = chunks.len();
-        for chunk in chunks {
-            self.queue.push(Waiting::Audio(chunk));
-        }
-        match self.room().await {
-            Ok(()) => Ok(()),
-            Err(WorkerGone) => Err(Undelivered { sent: count.saturating_sub(self.take_back()) }),
-        }
-    }
-
-    /// Removes the chunks that the socket has not taken; gives their number.
-    pub fn take_back(&self) -> usize {
-        self.queue.drain()
-    }
-
-    /// Hands a text message over, behind all audio before it. Lost silently when the connection is: the next
-    /// [`Feed::room`] tells.
-    pub fn say(&self, text: impl Into<Utf8Bytes>) {
-        self.queue.push(Waiting::Text(text.into()));
-    }
-
-    /// Hands over the message that ends the audio; the worker's end is no failure from then on.
-    pub fn finish(&self, text: impl Into<Utf8Bytes>) {
-        self.queue.push(Waiting::Finish(text.into()));
-    }
-}
-
-/// The connection is gone: nothing more can be handed over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkerGone;
-
-/// The connection went before all chunks were taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Undelivered {
-    /// How many leading chunks the socket had taken.
-    pub sent: usize,
-}
-
-/// What is handed over and not yet taken by the socket. At most one batch of the uplink and a few short texts wait
-/// here, because whoever hands audio over waits for room first.
-#[derive(Debug, Default)]
-struct Queue {
-    inner: Mutex<Inner>,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
-    waiting: VecDeque<Waiting>,
-    /// Something was written that the operating system does not have yet.
-    written: bool,
-    closed: bool,
-    /// Who writes.
-    writer: Option<Waker>,
-    /// Who waits for room.
-    feeder: Option<Waker>,
-}
-
-impl Queue {
-    fn push(&self, message: Waiting) {
-        let mut inner = self.lock();
-        if inner.closed {
-            return;
-        }
-        inner.waiting.push_back(message);
-        if let Some(waker) = inner.writer.take() {
-            waker.wake();
-        }
-    }
-
-    /// The next message to write, or the promise to wake this task when there is one.
-    fn pop(&self, cx: &Context<'_>) -> Option<Waiting> {
-        let mut inner = self.lock();
-        let message = inner.waiting.pop_front();
-        match message {
-            Some(_) => inner.written = true,
-            None => remember(&mut inner.writer, cx),
-        }
-        message
-    }
-
-    /// The operating system has all that was written so far.
-    fn flushed(&self) {
-        let mut inner = self.lock();
-        inner.written = false;
-        if inner.waiting.is_empty()
-            && let Some(waker) = inner.feeder.take()
-        {
-            waker.wake();
-        }
-    }
-
-    fn poll_empty(&self, cx: &Context<'_>) -> Poll<Result<(), WorkerGone>> {
-        let mut inner = self.lock();
-        if inner.closed {
-            return Poll::Ready(Err(WorkerGone));
-        }
-        if inner.waiting.is_empty() && !inner.written {
-            return Poll::Ready(Ok(()));
-        }
-        remember(&mut inner.feeder, cx);
-        Poll::Pending
-    }
-
-    fn close(&self) {
-        let mut inner = self.lock();
-        inner.closed = true;
-        if let Some(waker) = inner.feeder.take() {
-            waker.wake();
-        }
-    }
-
-    fn drain(&self) -> usize {
-        let mut inner = self.lock();
-        let before = inner.waiting.len();
-        inner.waiting.retain(|message| !matches!(message, Waiting::Audio(_)));
-        before.saturating_sub(inner.waiting.len())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn remember(slot: &mut Option<Waker>, cx: &Context<'_>) {
-    match slot {
-        Some(waker) => waker.clone_from(cx.waker()),
-        None => *slot = Some(cx.waker().clone()),
-    }
-}
-
-#[derive(Debug)]
-enum Waiting {
-    Audio(Bytes),
-    Text(Utf8Bytes),
-    Finish(Utf8Bytes),
-}
-
-impl From<Waiting> for Message {
-    fn from(waiting: Waiting) -> Self {
-        match waiting {
-            Waiting::Audio(chunk) => Self::Binary(chunk),
-            Waiting::Text(text) | Waiting::Finish(text) => Self::Text(text),
-        }
-    }
-}
-
 /// Connects and upgrades. The caller bounds the time.
 pub(super) async fn dial(spec: &WorkerSpec, query: &str) -> Result<WebSocketStream<TcpStream>, DialFault> {
-    let socket = TcpStream::connect(&spec.url.authority).await.map_err(DialFault::Connect)?;
-    socket.set_nodelay(true).map_err(DialFault::Connect)?;
+    let socket = connect(&spec.url.authority).await.map_err(DialFault::Connect)?;
     let request = request(spec, query)?;
     match tokio_tungstenite::client_async_with_config(request, socket, Some(config())).await {
         Ok((socket, _)) => Ok(socket),
         Err(Error::Http(answer)) => Err(DialFault::Status(answer.status().as_u16())),
         Err(fault) => Err(DialFault::Upgrade(fault.to_string())),
     }
+}
+
+/// A connection whose kernel buffer is small: what waits in it is paid for, and a worker that stops reading should
+/// not be paid for minutes ahead.
+async fn connect(authority: &str) -> std::io::Result<TcpStream> {
+    let mut fault = std::io::Error::other("the name has no address");
+    for address in tokio::net::lookup_host(authority).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_send_buffer_size(limits::LINK_KERNEL_BYTES)?;
+        socket.set_nodelay(true)?;
+        match socket.connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => fault = error,
+        }
+    }
+    Err(fault)
 }
 
 fn request(spec: &WorkerSpec, query: &str) -> Result<Request, DialFault> {
@@ -401,8 +250,9 @@ const FLUSH_BYTES: usize = 16 * 1024;
 
 #[cfg(test)]
 mod tests {
+    use super::super::Undelivered;
     use super::super::{Check, FromWorker, Pool, Settings, WorkerSpec, WorkerUrl};
-    use super::{Link, Undelivered};
+    use super::Link;
     use bytes::Bytes;
     use futures_util::{SinkExt as _, StreamExt as _};
     use tokio::net::{TcpListener, TcpStream};
@@ -436,7 +286,7 @@ mod tests {
         let chunks: Vec<Bytes> = (0..100u8).map(|n| Bytes::from(vec![n; 1323])).collect();
         let sent = chunks.clone();
         let drive = async move {
-            let told = link.next().await;
+            let told = link.next(true).await;
             (link, told)
         };
         let give = async {
@@ -468,7 +318,7 @@ mod tests {
         drop(worker);
         let drive = async {
             loop {
-                if link.next().await == FromWorker::Lost {
+                if link.next(true).await == FromWorker::Lost {
                     return;
                 }
             }

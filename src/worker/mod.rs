@@ -1,11 +1,12 @@
 //! External transcription workers: whom to ask, and one connection to each that was asked.
 //!
-//! [`Pool::link`] picks the least loaded worker that is well and has room, and opens a [`Link`] to it. A [`Slot`]
+//! [`Pool::link`] picks the least loaded worker that is well and has room, and opens a [`Link`] to it. A `Slot`
 //! counts the stream until the link is dropped. A worker that can't be reached is left out for a growing, bounded
 //! time, then tried by one stream; the last one that is left is never out for longer than a second. This room knows
 //! no money and no client.
 
 mod check;
+mod feed;
 mod link;
 mod roster;
 
@@ -17,7 +18,8 @@ use metrics::{Gauge, Histogram, gauge, histogram};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub use self::link::{Feed, FromWorker, Link, Undelivered, WorkerGone};
+pub use self::feed::{Feed, Undelivered, WorkerGone};
+pub use self::link::{FromWorker, Link};
 use self::roster::Roster;
 use crate::limits;
 

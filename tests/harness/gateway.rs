@@ -139,6 +139,11 @@ impl Gateway {
         self.said.text.lock().expect("no panic inside").0.clone()
     }
 
+    /// Waits until it has written `word`.
+    pub async fn until_logged(&self, word: &str) {
+        until(word, &self.said.changed, || self.log().contains(word).then_some(())).await;
+    }
+
     /// Makes an account with `cap` units per day and gives a key of it.
     pub async fn account(&self, account: &str, cap: u64) -> String {
         self.account_with(account, cap, json!({})).await

@@ -1,5 +1,6 @@
 //! Real store servers for tests: Redis and Valkey, each with nothing on disk, killed with their handle.
 
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,7 +20,8 @@ pub struct RedisServer {
 
 impl RedisServer {
     /// Starts `binary` with `extra` arguments and waits until it answers; panics when it does not.
-    pub fn start(binary: &Path, extra: &[&str]) -> Self {
+    pub fn start(binary: impl AsRef<Path>, extra: &[&str]) -> Self {
+        let binary = binary.as_ref();
         // The port is free when asked and may be taken when used: then the next one is tried.
         for _ in 0..5 {
             if let Some(server) = Self::attempt(binary, extra) {
@@ -56,7 +58,7 @@ impl RedisServer {
             if child.try_wait().expect("our own child").is_some() {
                 return None;
             }
-            if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            if answers(port).unwrap_or(false) {
                 let name = format!("{} on {port}", binary.file_name().unwrap_or_default().display());
                 return Some(Self { child, port, name, _folder: folder });
             }
@@ -107,6 +109,16 @@ pub fn redis() -> PathBuf {
 /// One fresh server of every kind that this run can use.
 pub fn stores() -> Vec<RedisServer> {
     store_binaries().iter().map(|binary| RedisServer::start(binary, &[])).collect()
+}
+
+/// Whether a store answers a plain PING; one that wants a password is up too.
+fn answers(port: u16) -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.write_all(b"PING\r\n")?;
+    let mut answer = [0; 7];
+    stream.read_exact(&mut answer)?;
+    Ok(answer == *b"+PONG\r\n" || answer.starts_with(b"-NOAUTH"))
 }
 
 /// A port that was free a moment ago.

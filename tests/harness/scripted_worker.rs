@@ -171,8 +171,8 @@ impl ScriptedWorker {
     /// Waits until the visits satisfy `done`; panics when they do not in time.
     pub async fn until(&self, what: &str, mut done: impl FnMut(&[Visit]) -> bool) -> Vec<Visit> {
         let visits = || {
-            let visits = self.visits();
-            done(&visits).then_some(visits)
+            let visits = self.shared.visits.lock().expect("no panic inside");
+            done(&visits).then(|| visits.clone())
         };
         until(what, &self.shared.changed, visits).await
     }
@@ -189,6 +189,13 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 async fn visit(mut stream: TcpStream, shared: Arc<Shared>) {
+    if !asks_upgrade(&stream).await {
+        // A health check: it is always well.
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
+        let _ = stream.shutdown().await;
+        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+        return;
+    }
     let script = shared.script.lock().expect("no panic inside").clone();
     tokio::time::sleep(script.connect_after).await;
     if let Some(status) = script.refuse {
@@ -217,6 +224,19 @@ async fn visit(mut stream: TcpStream, shared: Arc<Shared>) {
     });
     Player { socket, script, clock, shared: Arc::clone(&shared), number, silent: false }.play().await;
     shared.update(|visits| visits[number].over = true);
+}
+
+/// Whether the head that waits to be read asks for a WebSocket; reads nothing away.
+async fn asks_upgrade(stream: &TcpStream) -> bool {
+    let mut head = vec![0; 16 * 1024];
+    loop {
+        let Ok(length @ 1..) = stream.peek(&mut head).await else { return false };
+        let text = String::from_utf8_lossy(&head[..length]).to_ascii_lowercase();
+        if text.contains("\r\n\r\n") {
+            return text.contains("upgrade: websocket");
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await; // what was seen once is not told again
+    }
 }
 
 impl Shared {

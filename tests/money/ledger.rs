@@ -258,7 +258,7 @@ async fn overrun_after_failover_is_reaped() {
 /// Counting and rebuilding while 16 streams open, draw and close: nothing differs, nothing is given away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deep_audit_is_steady_under_traffic() {
-    let server = RedisServer::start(&redis(), &[]);
+    let server = RedisServer::start(redis(), &[]);
     let store = RedisStore::new(&server.url()).unwrap().into();
     let house = Arc::new(House::on(store, Arc::default()).await);
     let mut account = house.account().await;

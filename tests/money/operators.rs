@@ -200,3 +200,33 @@ async fn newer_schema_is_refused() {
     );
     assert_eq!(books::text_of(&house.store, &["GET", "vox:schema"]).await.as_deref(), Some("hello"));
 }
+
+/// Gateways whose own clocks are years off agree with the store, and so with each other, on the period.
+#[tokio::test(start_paused = true)]
+async fn skewed_gateways_agree_on_the_period() {
+    let house = House::new().await;
+    for years in [0, 20, 40] {
+        house.clock.store((MIDNIGHT + years * 365 * 86_400) * 1_000_000, std::sync::atomic::Ordering::SeqCst);
+        let terms = house.terms("s").await;
+        for _ in 0..2 {
+            let gateway = Quota::new(house.store.clone(), settings());
+            let lease = gateway.open(terms.clone()).await.unwrap();
+            let balance = gateway.balance(&terms.account).await.unwrap();
+            assert_eq!(balance.period, format!("s20.{}", MIDNIGHT + years * 365 * 86_400));
+            assert!(lease.settle(Ending::ClientDone, "w1").await.done);
+        }
+    }
+    books::read(&house.store, "vox:", &house.id).await.check(100_000).unwrap();
+}
+
+/// An account that a failover forgot among the active ones is still reaped by the gateway that served it.
+#[tokio::test(start_paused = true)]
+async fn forgotten_active_account_is_reaped() {
+    let house = House::new().await;
+    let _lease = house.stream("s", 40).await;
+    let active = house.keys.active_of(&house.id);
+    command(&house.store, &["DEL", &active]).await;
+    house.pass(60);
+    assert_eq!(house.quota.reap_round().await.unwrap().closed, 1);
+    assert!(books::text_of(&house.store, &["ZSCORE", &active, "acme"]).await.is_some(), "entered again");
+}

@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::Barrier;
 use voxgate::ending::Ending;
+use voxgate::quota::answer::Admitted;
 use voxgate::quota::store::redis::RedisStore;
 use voxgate::quota::store::{Reply, Store};
-use voxgate::quota::{Account, Admission, Key, Lease, Name, OpenError, Quota, Refusal, Settings, Terms};
+use voxgate::quota::{
+    Account, Admission, Key, Lease, Name, OpenError, Quota, Refusal, Settings, Terms, script,
+};
 use voxgate::units::Units;
 
 use super::books;
@@ -69,7 +72,7 @@ async fn drain(mut lease: Lease, cost: Units) -> i64 {
 /// 64 sockets of one session on two gateways, chunks at the same instants: the quota to the unit, never more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_session_never_oversells() {
-    let server = RedisServer::start(&redis(), &[]);
+    let server = RedisServer::start(redis(), &[]);
     let (store, gateways) = gateways(&server).await;
     let cap = 50_021;
     let terms = terms(&gateways[0], cap, 1, Some("shared")).await;
@@ -102,7 +105,7 @@ async fn one_session_never_oversells() {
 /// The same race with a client that reads, compares and writes: it must oversell, or the test above proves nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn naive_check_then_take_oversells() {
-    let server = RedisServer::start(&redis(), &[]);
+    let server = RedisServer::start(redis(), &[]);
     let (store, _) = gateways(&server).await;
     books::command(&store, &["SET", "naive", "2000"]).await;
     let (barrier, taken) = (Arc::new(Barrier::new(64)), Arc::new(AtomicI64::new(0)));
@@ -153,7 +156,7 @@ async fn open_together(gateways: &[Quota], terms: &Terms) -> Vec<Lease> {
 /// With share 1 every stream takes a whole first envelope (10 s): 10 of them fit, 40 are refused and hold nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn opens_fit_the_budget_exactly() {
-    let server = RedisServer::start(&redis(), &[]);
+    let server = RedisServer::start(redis(), &[]);
     let (store, gateways) = gateways(&server).await;
     let terms = terms(&gateways[0], 100_000, 1, None).await;
     let open = open_together(&gateways, &terms).await;
@@ -170,11 +173,66 @@ async fn opens_fit_the_budget_exactly() {
 /// With the usual share the grants shrink, and more streams open; never more is granted than there is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shares_let_more_streams_in() {
-    let server = RedisServer::start(&redis(), &[]);
+    let server = RedisServer::start(redis(), &[]);
     let (store, gateways) = gateways(&server).await;
     let terms = terms(&gateways[0], 100_000, 8, None).await;
     let open = open_together(&gateways, &terms).await;
     let books = books::read(&store, PREFIX, &terms.account.id).await;
     books.check(100_000).unwrap();
     assert!(open.len() > 10 && books.leases.len() == open.len(), "{} open, {books:?}", open.len());
+}
+
+/// 20 callers at the same instant for one unit: one of them gets it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn last_unit_has_one_winner() {
+    let server = RedisServer::start(redis(), &[]);
+    let (store, gateways) = gateways(&server).await;
+    for round in 0..20 {
+        let key = format!("vox:quota:{{acme}}:s:{round}");
+        books::command(&store, &["SET", &key, "1"]).await;
+        let barrier = Arc::new(Barrier::new(20));
+        let callers = (0..20).map(|_| {
+            let (key, barrier) = (key.clone(), barrier.clone());
+            let store: Store = RedisStore::new(&server.url()).unwrap().into();
+            tokio::spawn(async move {
+                store.command(&["PING"]).await.unwrap();
+                barrier.wait().await;
+                let reply = store.run(&script::ADMIT, &[&key], &["1"]).await.unwrap();
+                Admitted::read(&reply).unwrap() == Admitted::Grant(Units::ZERO)
+            })
+        });
+        let mut winners = 0;
+        for caller in callers.collect::<Vec<_>>() {
+            winners += usize::from(caller.await.unwrap());
+        }
+        assert_eq!(winners, 1, "round {round}");
+    }
+    drop(gateways);
+}
+
+/// One script call per verb: a lock would need three.
+#[tokio::test]
+async fn each_verb_is_one_round_trip() {
+    let server = RedisServer::start(redis(), &[]);
+    let (store, gateways) = gateways(&server).await;
+    let terms = terms(&gateways[0], 100_000, 1, None).await;
+    let calls = async || {
+        let stats = books::text_of(&store, &["INFO", "commandstats"]).await.unwrap();
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap_or("0,");
+        line.split(',').next().unwrap().parse::<u64>().unwrap()
+    };
+    // Once through, so that every script is loaded.
+    let mut lease = gateways[0].open(terms.clone()).await.unwrap();
+    assert_eq!(lease.admit(Units::from(20)).await.unwrap(), Admission::Grant);
+    lease.settle(Ending::ClientDone, "w1").await;
+    let before = calls().await;
+    let mut lease = gateways[0].open(terms).await.unwrap();
+    assert_eq!(calls().await - before, 1, "reserve");
+    for _ in 0..10 {
+        assert_eq!(lease.admit(Units::from(20)).await.unwrap(), Admission::Grant);
+        lease.tally(Units::from(20));
+    }
+    assert_eq!(calls().await - before, 11, "admit");
+    assert!(lease.settle(Ending::ClientDone, "w1").await.done);
+    assert_eq!(calls().await - before, 12, "settle");
 }

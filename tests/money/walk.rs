@@ -45,7 +45,7 @@ pub struct Step {
 /// most exactly there.
 pub fn steps(seed: u64, count: u32) -> Vec<Step> {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
-    let mut roll = |rng: &mut fastrand::Rng| match rng.u32(0..1000) {
+    let roll = |rng: &mut fastrand::Rng| match rng.u32(0..1000) {
         roll @ OPERATORS_FIRST..OPERATORS_END if seed.is_multiple_of(2) => {
             roll - OPERATORS_FIRST + DRAW_FIRST
         }

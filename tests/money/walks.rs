@@ -150,7 +150,7 @@ async fn walks_keep_the_books_on_redis() {
     let all = seeds(60);
     let mut rows = 0;
     for first in all.clone().step_by(SEEDS_AT_ONCE) {
-        let server = RedisServer::start(&redis(), &[]);
+        let server = RedisServer::start(redis(), &[]);
         rows += walk_redis(&server, first..all.end.min(first + SEEDS_AT_ONCE as u64)).await;
     }
     println!("redis: seeds {all:?}, {STEPS} steps each, {rows} ledger rows, 0 violations");

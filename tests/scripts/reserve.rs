@@ -68,6 +68,8 @@ async fn refusal_tells_spent_from_held() {
         assert_eq!(bench.enter(&small).await.1, units(600), "on {}", bench.name);
         let other = Reserve { sid: "k.t".into(), cap: units(600), ..ask() };
         assert_eq!(why(&bench.reserve(&other).await).0, Why::Held, "on {}", bench.name);
+        let own = Reserve { n: 2, attachment: "a2".into(), ..small.clone() };
+        assert_eq!(why(&bench.reserve(&own).await).0, Why::Budget, "nobody else holds it, on {}", bench.name);
         bench.settle(&leave(600)).await;
         assert_eq!(why(&bench.reserve(&other).await).0, Why::Budget, "on {}", bench.name);
         let session = bench.keys.session(&bench.account, "k.t");

@@ -16,10 +16,10 @@ import { DeepgramClient } from "@deepgram/sdk";
 
 const ODD_FRAME = 1323; // bytes; neither a whole number of samples nor of milliseconds at any usual rate
 const VALUES = {
-  "api-key": "test-key", "access-token": "", model: "nova-3", "chunk-ms": "100", split: "even", speed: "1",
+  "api-key": "test-key", "access-token": "", ttl: "", model: "nova-3", "chunk-ms": "100", split: "even", speed: "1",
   wait: "15", reconnects: "0", "raw-frames": "0", "finalize-at": "0", "keepalive-at": "0",
 };
-const FLAGS = ["subprotocol-auth"];
+const FLAGS = ["subprotocol-auth", "grant"];
 
 function fail(text) {
   console.error(text);
@@ -74,12 +74,19 @@ const wav = readWav(args.places[1]);
 const http = args.places[0].replace(/\/$/, "").replace(/^ws/, "http");
 const ws = http.replace(/^http/, "ws");
 const credentials = args["access-token"] ? { accessToken: args["access-token"] } : { apiKey: args["api-key"] };
-const client = new DeepgramClient({ ...credentials, environment: { base: http, production: ws, agent: ws, agentRest: http } });
+const environment = { base: http, production: ws, agent: ws, agentRest: http };
+let client = new DeepgramClient({ ...credentials, environment });
+let offer = ["token", args["api-key"]];
+if (args.flags.has("grant")) {
+  const token = await grant();
+  client = new DeepgramClient({ accessToken: token, environment });
+  offer = ["bearer", token];
+}
 const reconnects = Number(args.reconnects), patience = Number(args.wait);
 const connection = await client.listen.v1.connect({
   model: args.model, encoding: "linear16", sample_rate: wav.rate, channels: wav.channels, interim_results: "true",
   queryParams: args.params, reconnectAttempts: reconnects,
-  ...(args.flags.has("subprotocol-auth") ? { protocols: ["token", args["api-key"]] } : {}),
+  ...(args.flags.has("subprotocol-auth") ? { protocols: offer } : {}),
 });
 
 const seen = { metadata: false, opened: 0, closes: [], errors: 0, messages: 0 };
@@ -112,6 +119,18 @@ await Promise.race([finished, sleep(patience * 1000).then(() => print("timeout",
 const clean = seen.opened === 1 && seen.closes.at(-1) === 1000 && seen.errors === 0 && seen.metadata;
 print("verdict", { clean, ...seen });
 process.exit(clean ? 0 : seen.opened ? 4 : 3);
+
+/** Swaps the key for a short-lived token. */
+async function grant() {
+  try {
+    const answer = await client.auth.v1.tokens.grant(args.ttl ? { ttl_seconds: Number(args.ttl) } : {});
+    print("grant", { expires_in: answer.expires_in });
+    return answer.access_token;
+  } catch (error) {
+    print("rejected", { status: error?.statusCode ?? null, body: error?.body ?? String(error) });
+    return process.exit(3);
+  }
+}
 
 async function send() {
   const even = Math.max(1, Math.floor((wav.rate * Number(args["chunk-ms"])) / 1000)) * 2 * wav.channels;

@@ -79,6 +79,8 @@ def arguments():
     parser.add_argument("wav")
     parser.add_argument("--api-key", default="test-key")
     parser.add_argument("--access-token", help="send 'Authorization: bearer TOKEN' in place of the key")
+    parser.add_argument("--grant", action="store_true", help="swap the key for a short-lived token first")
+    parser.add_argument("--ttl", type=int, help="its life in seconds; the SDK's own default if not given")
     parser.add_argument("--model", default="nova-3")
     parser.add_argument("--param", action="append", default=[], metavar="K=V", help="a further query parameter")
     parser.add_argument("--chunk-ms", type=int, default=100)
@@ -115,6 +117,10 @@ class Source:
             yield number, self.pcm[begin:begin + self.step]
             if number == self.most:
                 return
+
+
+def terms(args):
+    return {} if args.ttl is None else {"ttl_seconds": args.ttl}
 
 
 def environment(base):
@@ -156,6 +162,10 @@ def watch(connection, journal):
 def run_sync(args, source, journal):
     client = DeepgramClient(**credentials(args), environment=environment(args.base_url))
     try:
+        if args.grant:
+            token = client.auth.v1.tokens.grant(**terms(args))
+            journal.line("grant", expires_in=token.expires_in)
+            client = DeepgramClient(access_token=token.access_token, environment=environment(args.base_url))
         with client.listen.v1.connect(**query(args, source)) as connection:
             socket = watch(connection, journal)
             listener = threading.Thread(target=connection.start_listening, daemon=True)
@@ -183,6 +193,10 @@ def run_sync(args, source, journal):
 async def run_async(args, source, journal):
     client = AsyncDeepgramClient(**credentials(args), environment=environment(args.base_url))
     try:
+        if args.grant:
+            token = await client.auth.v1.tokens.grant(**terms(args))
+            journal.line("grant", expires_in=token.expires_in)
+            client = AsyncDeepgramClient(access_token=token.access_token, environment=environment(args.base_url))
         async with client.listen.v1.connect(**query(args, source)) as connection:
             socket = watch(connection, journal)
             listener = asyncio.create_task(connection.start_listening())

@@ -5,7 +5,7 @@
 //! and a key of another slot is an error, not a surprise on the day a cluster is used. What a script wrote before
 //! it failed stays written, as in Redis.
 //!
-//! Differences from Redis, all of them refusals: only the commands in [`keyspace`](super::keyspace) exist; Lua
+//! Differences from Redis, all of them refusals: only the commands in `keyspace` exist; Lua
 //! has no `cjson`, `cmsgpack`, `struct`, `bit`, coroutines or `load`; a script is stopped after a bounded number
 //! of instructions; commands over all keys (`SCAN`, `KEYS`, `DBSIZE`, `FLUSHALL`) can't be called from a script.
 //! `SCAN` takes a whole shard per step whatever `COUNT` says.

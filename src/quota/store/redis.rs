@@ -49,7 +49,7 @@ struct Shared {
 struct Dial {
     failures: u32,
     not_before: Option<Instant>,
-    last_error: String,
+    last_error: Option<StoreError>,
 }
 
 /// One connection and the proof that it is alive.
@@ -218,8 +218,10 @@ impl RedisStore {
         if let Some(epoch) = self.running() {
             return Ok(epoch);
         }
-        if dial.not_before.is_some_and(|at| Instant::now() < at) {
-            return Err(StoreError::Away(dial.last_error.clone()));
+        if let Some(error) =
+            dial.last_error.clone().filter(|_| dial.not_before.is_some_and(|at| Instant::now() < at))
+        {
+            return Err(error);
         }
         match self.connect().await {
             Ok(epoch) => {
@@ -232,7 +234,7 @@ impl RedisStore {
             Err(error) => {
                 dial.failures = dial.failures.saturating_add(1);
                 dial.not_before = Some(Instant::now() + backoff(dial.failures));
-                dial.last_error = error.to_string();
+                dial.last_error = Some(error.clone());
                 metrics::gauge!("voxgate_store_up").set(0.0);
                 Err(error)
             }
@@ -289,7 +291,7 @@ fn refused(error: &RedisError) -> StoreError {
         None if error.kind() == ::redis::ErrorKind::AuthenticationFailed => {
             StoreError::Denied("the store refused our user or password".into())
         }
-        None => StoreError::Away(format!("can't connect: {:?}", error.kind())),
+        None => StoreError::Away(format!("can't connect: {error:.200}")),
     }
 }
 

@@ -28,9 +28,14 @@ impl Refusal {
         Self::new(400, "INVALID_QUERY_PARAMETER", why)
     }
 
-    /// 401: no credential, an unknown one, or an expired one. Never says which.
+    /// 401: an unknown, revoked or forged credential. Never says which.
     pub fn invalid_auth() -> Self {
         Self::new(401, "INVALID_AUTH", "Invalid credentials.")
+    }
+
+    /// 401: a token that was ours, too late.
+    pub fn expired_token() -> Self {
+        Self::new(401, "INVALID_AUTH", "Invalid credentials. The token has expired; ask for a new one.")
     }
 
     /// 401: there is no credential that could be read; says how to send one.
@@ -92,6 +97,12 @@ impl Refusal {
     /// 429: as many streams are open as may be.
     pub fn too_many_streams(retry_after: u32) -> Self {
         let text = "Too many streams are open at once. Please try again later.";
+        Self::new(429, "TOO_MANY_REQUESTS", text).retry_in(Some(retry_after))
+    }
+
+    /// 429: this key has got as many tokens as it may for now.
+    pub fn too_many_tokens(retry_after: u32) -> Self {
+        let text = "Too many tokens were asked for with this key. Please try again later.";
         Self::new(429, "TOO_MANY_REQUESTS", text).retry_in(Some(retry_after))
     }
 
