@@ -1,6 +1,6 @@
 #!lua
 --[[ reserve: take an envelope out of a budget for one session, join the one that is open, or renew it.
-  KEYS[1]  account  hash: cap, frozen, last period opened, credit:<period> (top-ups)
+  KEYS[1]  account  hash: cap, frozen, last period opened, credit:<period> (top-ups), plan, since, cap_before
   KEYS[2]  session  hash: owner, terms, n (current lease), cap, used, held, open, ended
   KEYS[3]  lease n  hash: state, granted, period, owner, terms, deadline, tally, waste, in, seen, a:<attachment>
   KEYS[4]  quota n  plain integer: units of lease n not yet admitted
@@ -9,22 +9,23 @@
   KEYS[7]  streams  sorted set: live streams of the key by deadline
   ARGV     1 sid  2 n  3 period  4 window start, s  5 window end, s  6 owner  7 terms  8 attachment  9 stream
            10 want  11 floor  12 least (<= floor, want)  13 cap  14 share  15 key cap or '-'  16 session cap or '-'
-           17 streams cap  18 lifetime, ms  19 lease keep, ms  20 session keep, ms  21 budget keep, ms
+           17 streams cap  18 lifetime, ms  19 lease keep, ms  20 session keep, ms  21 budget keep, ms  22 plan
   returns  {'opened' | 'joined' | 'kept', n, granted, left in envelope, free in budget or -1, period, now, cap}
-           {'moved', current n, now} | {'closed', n, now} | {'stale period', now}
+           {'moved', current n, now} | {'closed', n, now} | {'stale period', now} | {'stale plan', now}
            {'refuse', why, left, until ms, now} with why = budget, held, session, key, streams, leases, frozen, account
            {'ended' | 'conflict' | 'not yours' | 'lost', now} | {'corrupt', key} | {'bad argument', index}
   bound    at most 30 commands; 7 keys; removes at most 8 dead streams; no other loop
   keeps    replays and joins before every check; a lease is created only as n = current + 1;
            grant = min(want, max(floor, free/share), free, rooms) and taken never passes the cap in force;
-           the cap in force is the stored one plus the period's top-ups, and comes back with the answer; the one sent
-           is what the gateway believes, so that it can tell that it is behind ]]
+           the cap in force is the stored one plus the period's top-ups, and comes back with the answer (the one sent is
+           what the gateway believes, so that it can tell that it is behind); a period that began before the latest plan
+           has the cap of the plan before; windows of an older plan are turned away ]]
 --include amounts.lua
 local QUARANTINE = LIMIT
 
 local sid, period, owner, terms, attachment, stream = ARGV[1], ARGV[3], ARGV[6], ARGV[7], 'a:' .. ARGV[8], ARGV[9]
 local number = {}
-for _, i in ipairs({ 2, 4, 5, 10, 11, 12, 13, 14, 17, 18, 19, 20, 21 }) do -- 13 arguments
+for _, i in ipairs({ 2, 4, 5, 10, 11, 12, 13, 14, 17, 18, 19, 20, 21, 22 }) do -- 14 arguments
   number[i] = whole(ARGV[i])
   if not number[i] then return { 'bad argument', i } end
 end
@@ -40,7 +41,7 @@ if least < 1 or least > floor or least > want then return { 'bad argument', 12 }
 -- Read everything (which also touches the type of every key) before anything is decided or written.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local account = redis.pcall('HMGET', KEYS[1], 'cap', 'frozen', 'last', 'credit:' .. period)
+local account = redis.pcall('HMGET', KEYS[1], 'cap', 'frozen', 'last', 'credit:' .. period, 'plan', 'since', 'cap_before')
 local session = redis.pcall('HMGET', KEYS[2], 'owner', 'terms', 'n', 'cap', 'used', 'held', 'open', 'ended')
 local lease = redis.pcall('HMGET', KEYS[3], 'state', 'granted', 'period', 'owner', 'deadline', 'in', 'seen', attachment)
 local quota = redis.pcall('GET', KEYS[4])
@@ -57,7 +58,7 @@ local current = 0
 if session[1] then
   if session[1] ~= owner then return { 'not yours', now } end
   if session[8] == '1' then return { 'ended', now } end
-  if session[2] ~= terms then return { 'conflict', now } end
+  if session[2] and session[2] ~= terms then return { 'conflict', now } end
   current = whole(session[3])
   for i = 5, 7 do -- used, held, open
     if not whole(session[i]) then return { 'corrupt', KEYS[2] } end
@@ -73,7 +74,8 @@ if open and not (granted and joined and whole(lease[5]) and whole(lease[7]) and 
 end
 local deadline = now + number[18]
 local free_now = -1
-local cap = whole(account[1])
+local stored = account[6] and number[4] < (whole(account[6]) or 0) and account[7] or account[1] -- cap of its plan
+local cap = account[1] and whole(stored)
 if account[1] and not cap then return { 'corrupt', KEYS[1] } end
 local credit = whole(account[4] or '0')
 if not credit then return { 'corrupt', KEYS[1] } end
@@ -128,6 +130,7 @@ if n > current + 1 then return { 'moved', current, now } end
 if lease[1] then return { 'corrupt', KEYS[3] } end
 if not cap then return { 'refuse', 'account', 0, 0, now } end
 if account[2] == '1' then return { 'refuse', 'frozen', 0, 0, now } end
+if (account[5] or '0') ~= ARGV[22] then return { 'stale plan', now } end
 if now < number[4] * 1000 or now >= number[5] * 1000 then return { 'stale period', now } end
 if not budget[1] and account[3] == period then return { 'lost', now } end
 local used, open_leases, reserved = whole(session[5] or '0'), whole(session[7] or '0'), whole(session[6] or '0')

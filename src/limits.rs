@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use crate::units::Units;
+
 /// How long an unpaid chunk may wait for the store before its stream is ended (1013).
 pub const HOLD: Duration = Duration::from_secs(5);
 /// How often a lease is renewed, and how fast a revoked key takes hold.
@@ -183,3 +185,14 @@ const _: () = assert!(ACTIVE_REFRESH.as_secs() + DEADLINE.as_secs() < ACTIVE_KEE
 pub const REAP_EVERY: Duration = Duration::from_secs(5);
 /// Leases that a reaper closes per account and round.
 pub const REAP_BATCH: u32 = 100;
+/// Pause between two audits of all active accounts by one gateway.
+pub const AUDIT_EVERY: Duration = Duration::from_secs(30);
+const _: () = assert!(AUDIT_EVERY.as_secs() >= REAP_EVERY.as_secs());
+/// Drift that is no alarm. Each script keeps taken = held + settled, so only loss of data makes any.
+pub const DRIFT_TOLERANCE: Units = Units::ZERO;
+/// Most ledger rows, or open leases, read by one command.
+pub const LEDGER_PAGE_MAX: usize = 500;
+/// Counts of a period that changes meanwhile before a deep audit or a rebuild gives up.
+pub const STEADY_TRIES_MAX: u32 = 200;
+/// Key sums written by one call of `rebuild`.
+pub const REBUILD_KEYS_MAX: usize = 64;

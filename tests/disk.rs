@@ -330,12 +330,12 @@ async fn kill_loses_at_most_a_second() {
         assert!(all > 0);
         let (store, name) = (Store::from(embedded), Name::parse("a").unwrap());
         let found = books::read(&store, "vox:", &name).await;
-        found.check(3_600_000, None).unwrap();
+        found.check(3_600_000).unwrap();
 
         clock.fetch_add(60_000_000, Ordering::SeqCst); // beyond every lease's deadline
         Quota::new(store.clone(), Settings::default()).reap_round().await.unwrap();
         let reaped = books::read(&store, "vox:", &name).await;
-        reaped.check(3_600_000, None).unwrap();
+        reaped.check(3_600_000).unwrap();
         assert_eq!((reaped.leases.len(), reaped.charged()), (0, kept));
         store.close().unwrap();
         drop(store);

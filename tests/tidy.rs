@@ -24,7 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("config", &["ending", "limits", "units", "telemetry", "quota", "worker", "gateway"]),
     ("telemetry", &["ending", "limits", "units"]),
     ("ending", &[]),
-    ("limits", &[]),
+    ("limits", &["units"]),
     ("units", &[]),
 ];
 
@@ -349,4 +349,28 @@ fn readme_names_every_ending() {
     assert!(readme.contains("<!-- endings -->"), "README.md has a table of endings");
     let words = Ending::ALL.iter().map(|ending| ending.word());
     none(words.filter(|word| !readme.contains(&format!("`{word}`"))).map(str::to_owned).collect());
+}
+
+/// The table of mechanisms is complete, and every test that it names exists.
+#[test]
+fn mechanisms_name_their_tests() {
+    let table = fs::read_to_string(root().join("deploy/mechanisms.md")).expect("the table of mechanisms");
+    let tests: BTreeSet<String> = ["tests", "src"]
+        .iter()
+        .flat_map(|folder| sources(folder, "rs"))
+        .flat_map(|source| source.text.split("fn ").skip(1).filter_map(word).collect::<Vec<_>>())
+        .collect();
+    let (mut rows, mut faults) = (BTreeSet::new(), Vec::new());
+    for line in table.lines().filter(|line| line.starts_with("| A")) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        rows.insert(cells[0].to_owned());
+        let named: Vec<&str> = cells.last().unwrap_or(&"").split('`').skip(1).step_by(2).collect();
+        if cells.len() != 4 || named.is_empty() {
+            faults.push(format!("{}: names no test", cells[0]));
+        }
+        let missing = named.iter().filter(|name| !tests.contains(**name));
+        faults.extend(missing.map(|name| format!("{}: there is no test {name}", cells[0])));
+    }
+    faults.extend((1..=43).map(|n| format!("A{n}")).filter(|id| !rows.contains(id)));
+    none(faults);
 }

@@ -49,7 +49,7 @@ async fn create(State(room): State<Room>, body: Bytes) -> Result<Response, Probl
     if room.quota.account(&id).await?.is_some() {
         return Err(Problem::exists("account"));
     }
-    let account = Account { id, cap, period, zone, share, frozen };
+    let account = Account { period, zone, share, frozen, ..Account::new(id, cap) };
     room.quota.put_account(&account).await?;
     let place = format!("/v1/accounts/{}", account.id.as_str());
     Ok((StatusCode::CREATED, [(header::LOCATION, place)], Json(account_json(&account))).into_response())
@@ -75,7 +75,7 @@ async fn change(
         zone: zone.unwrap_or(old.zone),
         share: share.unwrap_or(old.share),
         frozen: frozen.unwrap_or(old.frozen),
-        id: old.id,
+        ..old
     };
     room.quota.put_account(&account).await?;
     Ok(Json(account_json(&account)))

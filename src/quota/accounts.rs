@@ -7,8 +7,10 @@
 use std::collections::HashMap;
 
 use super::Quota;
+use super::answer::Words;
 use super::keys::{Name, secret_digest};
-use super::period::PeriodRule;
+use super::period::{History, PeriodRule, Plan, Window};
+use super::script;
 use super::store::{Reply, StoreError};
 use crate::units::Units;
 
@@ -27,6 +29,20 @@ pub struct Account {
     pub share: u32,
     /// No new leases.
     pub frozen: bool,
+    /// What was before the present period and zone. The store's is what counts: [`Quota::put_account`] keeps it.
+    pub past: Past,
+}
+
+/// How an account's time was cut before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Past {
+    /// Names the present way of cutting time; 0 until it changes. Drawn anew with each change, not counted up: a
+    /// store that fails over may forget a change, and its number must not come again for another one.
+    pub plan: u64,
+    /// The ways before.
+    pub earlier: History,
+    /// Cap of the period that still runs by the way before.
+    pub cap: Option<Units>,
 }
 
 /// One API key.
@@ -50,6 +66,9 @@ pub struct Key {
     pub revoked: bool,
 }
 
+/// Tries to write an account that others write too.
+const PUT_TRIES_MAX: u32 = 20;
+
 /// Digits of a digest that name a key.
 const FINGERPRINT_DIGITS: usize = 16;
 
@@ -58,11 +77,44 @@ type Fields = HashMap<String, String>;
 impl Account {
     /// An account with the usual terms: a day in UTC, an eighth of what is free per session.
     pub fn new(id: Name, cap: Units) -> Self {
-        Self { id, cap, period: PeriodRule::Day, zone: "UTC".into(), share: 8, frozen: false }
+        Self {
+            id,
+            cap,
+            period: PeriodRule::Day,
+            zone: "UTC".into(),
+            share: 8,
+            frozen: false,
+            past: Past::default(),
+        }
+    }
+
+    /// How this account's time is cut.
+    pub fn plan(&self) -> Plan {
+        Plan { rule: self.period, zone: self.zone.clone(), earlier: self.past.earlier.clone() }
+    }
+
+    /// The period that a second of the store's clock lies in.
+    pub fn window(&self, now: i64) -> Window {
+        self.plan().window(now)
+    }
+
+    /// Units per period, without top-ups: a period that began before the latest plan keeps its own cap.
+    pub fn cap_of(&self, window: &Window) -> Units {
+        let before = self.plan().since().is_some_and(|since| window.start < since);
+        self.past.cap.filter(|_| before).unwrap_or(self.cap)
     }
 
     fn read(id: Name, fields: &Fields) -> Option<Self> {
+        let past = Past {
+            plan: fields.get("plan").map_or(Some(0), |text| text.parse().ok())?,
+            earlier: fields.get("earlier").map_or(Some(History::default()), |text| History::parse(text))?,
+            cap: match fields.get("cap_before") {
+                Some(text) => Some(Units::parse(text)?),
+                None => None,
+            },
+        };
         Some(Self {
+            past,
             id,
             cap: Units::parse(fields.get("cap")?)?,
             period: fields.get("period").and_then(|text| PeriodRule::parse(text))?,
@@ -111,14 +163,47 @@ impl Quota {
         Account::read(id.clone(), &fields).map(Some).ok_or(StoreError::Corrupt(key))
     }
 
-    /// Creates or changes an account; its period and top-ups go on.
+    /// Creates or changes an account; its running period and its top-ups go on, and `past` is the store's.
+    ///
+    /// Another period or zone counts from the end of the running period, and so does the cap that comes with it. A cap
+    /// that comes alone counts at once, also for the running period of an account whose plan is about to change.
+    /// Errors: the store's; `Away` when others change the same account all the time.
     pub async fn put_account(&self, account: &Account) -> Result<(), StoreError> {
-        let key = self.spell().account(&account.id);
-        let (cap, share, period) =
-            (account.cap.to_string(), account.share.to_string(), account.period.word());
-        let words = [
-            "HSET",
-            &key,
+        for _ in 0..PUT_TRIES_MAX {
+            let stored = self.account(&account.id).await?;
+            if self.put_over(stored.as_ref(), account).await? {
+                return Ok(());
+            }
+        }
+        Err(StoreError::Away("the account changes too fast".into()))
+    }
+
+    /// Writes an account over the one that was read, unless that changed meanwhile.
+    async fn put_over(&self, stored: Option<&Account>, account: &Account) -> Result<bool, StoreError> {
+        let expected = stored.map_or_else(|| "-".to_owned(), |old| old.past.plan.to_string());
+        let recut = stored.filter(|old| (old.period, &old.zone) != (account.period, &account.zone));
+        let (mut past, mut from) = (stored.map(|old| old.past.clone()).unwrap_or_default(), None);
+        if let Some(old) = recut {
+            let now = self.store_seconds().await?;
+            let running = old.window(now);
+            let plan = old.plan().change(account.period, &account.zone, now);
+            from = Some(running.end);
+            past = Past {
+                plan: fastrand::u64(1..Units::MAX.get()),
+                cap: Some(old.cap_of(&running)),
+                earlier: plan.earlier,
+            };
+        } else if past.cap.is_some() && stored.is_some_and(|old| old.cap != account.cap) {
+            past.cap = Some(account.cap);
+        }
+        let since = Plan { rule: account.period, zone: String::new(), earlier: past.earlier.clone() }.since();
+        let (cap, share, plan) = (account.cap.to_string(), account.share.to_string(), past.plan.to_string());
+        let (period, earlier, from) =
+            (account.period.word(), past.earlier.text(), from.unwrap_or(0).to_string());
+        let (since, before) = (since.unwrap_or(0).to_string(), past.cap.unwrap_or(account.cap).to_string());
+        let args = [
+            &*expected,
+            &from,
             "cap",
             &cap,
             "period",
@@ -129,32 +214,40 @@ impl Quota {
             &share,
             "frozen",
             flag(account.frozen),
+            "plan",
+            &plan,
+            "earlier",
+            &earlier,
+            "since",
+            &since,
+            "cap_before",
+            &before,
         ];
-        self.command(&words).await.map(drop)
+        self.write_account(&account.id, &args).await
+    }
+
+    /// Runs `lua/account.lua`; whether it wrote.
+    pub(super) async fn write_account(&self, id: &Name, args: &[&str]) -> Result<bool, StoreError> {
+        let reply = self.call(&script::ACCOUNT, &[&self.spell().account(id)], args).await?;
+        let mut words = Words::of(&reply);
+        match words.text()? {
+            "written" => Ok(true),
+            "moved" | "late" => Ok(false),
+            "corrupt" => Err(StoreError::Corrupt(words.text()?.into())),
+            _ => Err(words.odd()),
+        }
     }
 
     /// All accounts, by name. Pages through the store's keys: for people, not for the path of a chunk.
     pub async fn accounts(&self) -> Result<Vec<Account>, StoreError> {
-        let (pattern, mut cursor, mut found) = (self.spell().account_pattern(), "0".to_owned(), Vec::new());
-        loop {
-            let page = self.command(&["SCAN", &cursor, "MATCH", &pattern, "COUNT", "500"]).await?;
-            let Reply::List(parts) = &page else { return Err(StoreError::Odd("SCAN".into())) };
-            let [next, Reply::List(names)] = parts.as_slice() else {
-                return Err(StoreError::Odd("SCAN".into()));
-            };
-            for name in names.iter().filter_map(text) {
-                let inner = name.rsplit_once('{').and_then(|(_, rest)| rest.strip_suffix('}'));
-                if let Some(id) = inner.and_then(Name::parse) {
-                    found.extend(self.account(&id).await?);
-                }
-            }
-            cursor = text(next).unwrap_or_else(|| "0".into());
-            if cursor == "0" {
-                break;
+        let mut found = Vec::new();
+        for name in self.scan(&self.spell().account_pattern()).await? {
+            let inner = name.rsplit_once('{').and_then(|(_, rest)| rest.strip_suffix('}'));
+            if let Some(id) = inner.and_then(Name::parse) {
+                found.extend(self.account(&id).await?);
             }
         }
         found.sort_by(|a, b| a.id.cmp(&b.id));
-        found.dedup_by(|a, b| a.id == b.id);
         Ok(found)
     }
 

@@ -79,6 +79,11 @@ pub enum Reserved {
         /// Store's clock.
         now_ms: u64,
     },
+    /// The account's time is cut otherwise by now: read it again.
+    StalePlan {
+        /// Store's clock.
+        now_ms: u64,
+    },
     /// Nothing was taken.
     Refuse {
         /// The reason.
@@ -226,13 +231,13 @@ pub enum Raised {
 }
 
 /// A reply taken apart, front to back.
-struct Words<'a> {
+pub(super) struct Words<'a> {
     all: &'a Reply,
     rest: std::slice::Iter<'a, Reply>,
 }
 
 impl<'a> Words<'a> {
-    fn of(reply: &'a Reply) -> Self {
+    pub(super) fn of(reply: &'a Reply) -> Self {
         let rest = match reply {
             Reply::List(list) => list.iter(),
             Reply::Nil | Reply::Int(_) | Reply::Bulk(_) | Reply::Status(_) => [].iter(),
@@ -240,29 +245,29 @@ impl<'a> Words<'a> {
         Self { all: reply, rest }
     }
 
-    fn odd(&self) -> StoreError {
+    pub(super) fn odd(&self) -> StoreError {
         StoreError::Odd(format!("{:.200}", format!("{:?}", self.all)))
     }
 
-    fn text(&mut self) -> Result<&'a str, StoreError> {
+    pub(super) fn text(&mut self) -> Result<&'a str, StoreError> {
         match self.rest.next() {
             Some(Reply::Bulk(bytes)) => std::str::from_utf8(bytes).map_err(|_| self.odd()),
             Some(Reply::Nil | Reply::Int(_) | Reply::Status(_) | Reply::List(_)) | None => Err(self.odd()),
         }
     }
 
-    fn int(&mut self) -> Result<i64, StoreError> {
+    pub(super) fn int(&mut self) -> Result<i64, StoreError> {
         match self.rest.next() {
             Some(Reply::Int(value)) => Ok(*value),
             Some(Reply::Nil | Reply::Bulk(_) | Reply::Status(_) | Reply::List(_)) | None => Err(self.odd()),
         }
     }
 
-    fn count(&mut self) -> Result<u64, StoreError> {
+    pub(super) fn count(&mut self) -> Result<u64, StoreError> {
         u64::try_from(self.int()?).map_err(|_| self.odd())
     }
 
-    fn units(&mut self) -> Result<Units, StoreError> {
+    pub(super) fn units(&mut self) -> Result<Units, StoreError> {
         Units::new(self.count()?).ok_or_else(|| self.odd())
     }
 
@@ -282,6 +287,7 @@ impl Reserved {
             "moved" => return Ok(Self::Moved { n: words.count()?, now_ms: words.count()? }),
             "closed" => return Ok(Self::Closed { n: words.count()?, now_ms: words.count()? }),
             "stale period" => return Ok(Self::StalePeriod { now_ms: words.count()? }),
+            "stale plan" => return Ok(Self::StalePlan { now_ms: words.count()? }),
             "refuse" => return Self::read_refusal(words),
             "ended" => return Ok(Self::Ended),
             "conflict" => return Ok(Self::Conflict),
@@ -326,6 +332,7 @@ impl Reserved {
             Self::Moved { .. } => "moved",
             Self::Closed { .. } => "closed",
             Self::StalePeriod { .. } => "stale_period",
+            Self::StalePlan { .. } => "stale_plan",
             Self::Refuse { why, .. } => match why {
                 Why::Budget => "refuse_budget",
                 Why::Held => "refuse_held",
@@ -447,6 +454,7 @@ impl Reserved {
             | Self::Moved { now_ms, .. }
             | Self::Closed { now_ms, .. }
             | Self::StalePeriod { now_ms }
+            | Self::StalePlan { now_ms }
             | Self::Refuse { now_ms, .. } => Some(*now_ms),
             Self::Ended | Self::Conflict | Self::NotYours | Self::Lost | Self::Corrupt(_) => None,
         }

@@ -9,10 +9,13 @@
 //! An ask that goes on to another lease may have left its attachment in the last one (its first copy landed, its
 //! answer was lost). Each such place is handed out as a stray and settled with nothing used.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use super::answer::{Reserved, Why};
 use super::keys::Name;
 use super::period::Window;
-use super::{Refusal, Terms};
+use super::{Account, Refusal, Terms};
 use crate::limits::NAME_BYTES_MAX;
 use crate::units::Units;
 
@@ -103,6 +106,8 @@ pub(super) struct Ask {
     pub attachment: u32,
     pub size: Size,
     pub window: Window,
+    /// The account as last read: it reckons the window.
+    pub account: Arc<Account>,
     tries: u32,
 }
 
@@ -113,6 +118,8 @@ pub(super) enum Next {
     In(Place, Option<Units>, Units),
     /// Ask again: the lease number or the window has changed.
     Again,
+    /// Read the account again, then ask again: its time is cut otherwise at this unix second.
+    Reread(i64),
     /// Nothing to be had.
     Refused(Refusal),
     /// This key is not what our scripts write.
@@ -122,8 +129,15 @@ pub(super) enum Next {
 }
 
 impl Ask {
-    pub(super) const fn new(n: u64, attachment: u32, size: Size, window: Window) -> Self {
-        Self { n, attachment, size, window, tries: 0 }
+    /// A question about the period that `now` (unix seconds of the store) lies in.
+    pub(super) fn new(n: u64, attachment: u32, size: Size, account: Arc<Account>, now: i64) -> Self {
+        Self { n, attachment, size, window: account.window(now), account, tries: 0 }
+    }
+
+    /// The same question, put to the account as it is now.
+    pub(super) fn reread(&mut self, account: Account, now: i64) {
+        self.window = account.window(now);
+        self.account = Arc::new(account);
     }
 
     /// The attachment's name in lease `n`.
@@ -148,10 +162,13 @@ impl Ask {
             Reserved::Closed { n, .. } => self.go_on(n + 1),
             Reserved::StalePeriod { now_ms } => {
                 let now = i64::try_from(now_ms / 1000).unwrap_or(i64::MAX);
-                let account = &deed.terms.account;
-                self.window = account.period.window(&account.zone, now);
+                self.window = self.account.window(now);
                 self.again()
             }
+            Reserved::StalePlan { now_ms } => match self.again() {
+                Next::Again => Next::Reread(i64::try_from(now_ms / 1000).unwrap_or(i64::MAX)),
+                over => over,
+            },
             Reserved::Refuse { why, left, until_ms, .. } => Next::Refused(refusal(deed, why, left, until_ms)),
             Reserved::Ended => Next::Refused(Refusal::Ended),
             Reserved::Conflict => Next::Refused(Refusal::Conflict),
@@ -166,7 +183,7 @@ impl Ask {
         self.again()
     }
 
-    const fn again(&self) -> Next {
+    fn again(&self) -> Next {
         // Opening an old session takes: moved, closed, opened; a period's edge and a race add one each.
         if self.tries >= ANSWERS_MAX { Next::Restless } else { Next::Again }
     }
@@ -184,4 +201,10 @@ fn refusal(deed: &Deed, why: Why, left: Units, until_ms: u64) -> Refusal {
         Why::Frozen => Refusal::Frozen,
         Why::Account => Refusal::Revoked,
     }
+}
+
+/// Units of so much audio time at a rate, at least 1.
+pub(super) fn audio(time: Duration, units_per_second: u32) -> Units {
+    let units = time.as_millis() * u128::from(units_per_second) / 1000;
+    Units::saturating(u64::try_from(units).unwrap_or(u64::MAX).max(1))
 }

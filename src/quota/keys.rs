@@ -115,6 +115,22 @@ impl Keys {
         self.active(digest.first().copied().unwrap_or(0))
     }
 
+    /// Matches every budget and ledger of an account; for listing only.
+    pub fn periods_pattern(&self, account: &Name) -> String {
+        format!("{}[bl][ue]dge[tr]:{{{account}}}:*", self.prefix)
+    }
+
+    /// Matches every session of an account; for listing only.
+    pub fn sessions_pattern(&self, account: &Name) -> String {
+        format!("{}session:{{{account}}}:*", self.prefix)
+    }
+
+    /// Matches what a deleted account leaves behind besides its books: leases, quotas, streams, credits.
+    pub fn remains_patterns(&self, account: &Name) -> [String; 5] {
+        ["session", "lease", "quota", "streams", "credits"]
+            .map(|room| format!("{}{room}:{{{account}}}:*", self.prefix))
+    }
+
     /// The gateways' common secret for tokens, where none is configured. Permanent.
     pub fn token_secret(&self) -> String {
         format!("{}token_secret", self.prefix)
@@ -152,6 +168,17 @@ impl Member {
         parts.next().is_none().then_some(())?;
         Some(Self { sid: sid.into(), n: n.parse().ok()?, period: period.into(), granted: granted.into() })
     }
+
+    /// Fingerprint of the key and public name of the session.
+    pub fn owner(&self) -> (&str, &str) {
+        self.sid.split_once('.').unwrap_or((&self.sid, ""))
+    }
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}:{}", self.sid, self.n, self.period, self.granted)
+    }
 }
 
 #[cfg(test)]
@@ -188,6 +215,8 @@ mod tests {
     fn member_reads_back() {
         let member = Member::parse("k.s:7:d1:500").unwrap();
         assert_eq!((member.sid.as_str(), member.n, member.granted.as_str()), ("k.s", 7, "500"));
+        assert_eq!(member.owner(), ("k", "s"));
+        assert_eq!(member.to_string(), "k.s:7:d1:500");
         assert_eq!(Member::parse("k.s:7:d1"), None);
         assert_eq!(Member::parse("k.s:7:d1:5:6"), None);
     }

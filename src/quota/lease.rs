@@ -25,10 +25,11 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::answer::Admitted;
-use super::ask::{Ask, Deed, Place, Size};
+use super::ask::{Ask, Deed, Place, Size, audio};
+use super::settler::{META_MOVED_ON, meta};
 use super::store::{Charge, StoreError};
 use super::work::{AskError, Asked, Work, beat, run_ask};
-use super::{Admission, Name, OpenError, Pause, Quota, Refusal, Settlement, Terms, pauses};
+use super::{Account, Admission, Name, OpenError, Pause, Quota, Refusal, Settlement, Terms, pauses};
 use crate::ending::Ending;
 use crate::limits::{CHUNK_ASKS_MAX, REFUSED_PAUSE, SETTLE_WAIT};
 use crate::units::Units;
@@ -37,6 +38,8 @@ use crate::units::Units;
 pub struct Lease {
     quota: Quota,
     deed: Arc<Deed>,
+    /// The account as last read.
+    account: Arc<Account>,
     on: Option<Place>,
     ahead: Option<Place>,
     /// Highest lease number heard of.
@@ -82,6 +85,7 @@ impl Lease {
         let late = || StoreError::Away(format!("no answer within {:?}", quota.0.settings.hold));
         tokio::time::timeout_at(until, quota.remember(deed.account())).await.map_err(|_| late())??;
         let mut lease = Self {
+            account: deed.terms.account.clone(),
             deed,
             on: None,
             ahead: None,
@@ -324,10 +328,8 @@ impl Lease {
     }
 
     fn compose(&mut self, n: u64, size: Size) -> Ask {
-        let account = &self.deed.terms.account;
-        let window = account.period.window(&account.zone, self.quota.now_ms() / 1000);
         self.minted += 1;
-        Ask::new(n, self.minted, size, window)
+        Ask::new(n, self.minted, size, self.account.clone(), self.quota.now_ms() / 1000)
     }
 
     /// Gets a place that `cost` can be taken from, and leaves the one that it can't. Rare, and boxed by its caller, so
@@ -432,6 +434,7 @@ impl Lease {
 
     fn take_asked(&mut self, asked: Asked) -> Result<Place, AskError> {
         self.minted = self.minted.max(asked.ask.attachment);
+        self.account = asked.ask.account;
         for (n, attachment, period) in &asked.strays {
             self.leave(Place::stray(&self.deed, *n, *attachment, period), false, None);
         }
@@ -487,18 +490,3 @@ impl Drop for Lease {
         metrics::gauge!("voxgate_leases_open").decrement(1.0);
     }
 }
-
-/// Units of so much audio time at a rate, at least 1.
-fn audio(time: std::time::Duration, units_per_second: u32) -> Units {
-    let units = time.as_millis() * u128::from(units_per_second) / 1000;
-    Units::saturating(u64::try_from(units).unwrap_or(u64::MAX).max(1))
-}
-
-fn meta(ending: Ending, note: &str) -> String {
-    let note: String =
-        note.chars().filter(|c| c.is_ascii_graphic() && *c != '"' && *c != '\\').take(64).collect();
-    format!(r#"{{"ending":"{}","worker":"{note}"}}"#, ending.word())
-}
-
-/// Of a row whose stream went on to another lease, or rests.
-pub(super) const META_MOVED_ON: &str = r#"{"ending":"moved_on","worker":""}"#;

@@ -33,23 +33,31 @@ use crate::units::Units;
 mod accounts;
 pub mod answer;
 mod ask;
+pub mod audit;
 mod clock;
+pub mod export;
 pub mod keys;
 mod lease;
+pub mod ledger;
+mod operate;
 pub mod period;
 pub mod reaper;
+pub mod rebuild;
+mod schema;
 pub mod script;
 mod settler;
 mod signing;
 pub mod store;
 mod work;
 
-pub use accounts::{Account, Key};
+pub use accounts::{Account, Key, Past};
 use answer::Books;
 use keys::Keys;
 pub use keys::Name;
 pub use lease::Lease;
+pub use operate::{Made, OpenLease, Operated, Session, Topup, TopupError};
 pub use period::PeriodRule;
+pub use schema::{SCHEMA, SchemaError};
 use script::Reserve;
 use store::{Charge, Reply, Script, Store, StoreError};
 
@@ -274,10 +282,11 @@ impl Quota {
 
     /// Where the running period of an account stands.
     pub async fn balance(&self, account: &Account) -> Result<Balance, StoreError> {
-        let window = account.period.window(&account.zone, self.now_ms() / 1000);
+        let now_ms = i64::try_from(self.store_now_ms().await?).unwrap_or(i64::MAX);
+        let window = account.window(now_ms / 1000);
         let fields = self.fields(&self.spell().account(&account.id)).await?;
         let credit = fields.get(&format!("credit:{}", window.id)).and_then(|text| Units::parse(text));
-        let cap = account.cap.saturating_add(credit.unwrap_or(Units::ZERO));
+        let cap = account.cap_of(&window).saturating_add(credit.unwrap_or(Units::ZERO));
         let books = self.books(&account.id, &window.id).await?;
         let (taken, held, settled) = books.map_or_else(Default::default, |b| (b.taken, b.held, b.settled));
         Ok(Balance {
@@ -401,6 +410,7 @@ impl Quota {
 
     fn reserve_call(&self, deed: &ask::Deed, ask: &ask::Ask) -> ([String; 7], Reserve) {
         let (settings, keys, account) = (&self.0.settings, self.spell(), deed.account());
+        let terms = &ask.account;
         let key = &deed.terms.key;
         let spelled = [
             keys.account(account),
@@ -424,8 +434,8 @@ impl Quota {
             want: ask.size.want,
             floor: ask.size.floor,
             least: ask.size.least,
-            cap: deed.terms.account.cap,
-            share: deed.terms.account.share,
+            cap: terms.cap_of(&ask.window),
+            share: terms.share,
             key_cap: key.cap,
             session_cap: key.session_cap,
             streams_max: key.streams_max,
@@ -433,6 +443,7 @@ impl Quota {
             lease_keep_ms: LEASE_KEEP_MS,
             session_keep_ms: ms(settings.session_keep),
             budget_keep_ms: ms(settings.retention),
+            plan: terms.past.plan,
         };
         (spelled, call)
     }

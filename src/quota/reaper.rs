@@ -14,6 +14,7 @@
 //! | an account whose keys are damaged | counted, logged, passed over; the round goes on |
 //! | a corrupt lease | the script moves it to quarantine, its budget stays held; counted, logged; the batch goes on |
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -23,7 +24,7 @@ use super::answer::Reaped;
 use super::keys::{ACTIVE_SHARDS, Member, Name};
 use super::store::{Reply, StoreError};
 use super::{Quota, TOMBSTONE_MS, accounts, ms, script};
-use crate::limits::{ACTIVE_KEEP, HEARTBEAT, REAP_BATCH, REAP_EVERY};
+use crate::limits::{ACTIVE_KEEP, AUDIT_EVERY, HEARTBEAT, REAP_BATCH, REAP_EVERY};
 
 /// What one round did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +47,7 @@ impl Quota {
     async fn reap_for_ever(&self) {
         let mut grace = Instant::now() + HEARTBEAT;
         let mut clock: Option<(Instant, u64)> = None;
+        let mut audit = Instant::now();
         loop {
             tokio::time::sleep(REAP_EVERY).await;
             let now = match self.store_now().await {
@@ -73,12 +75,18 @@ impl Quota {
                     grace = Instant::now() + HEARTBEAT;
                 }
             }
+            if Instant::now() >= audit {
+                audit = Instant::now() + AUDIT_EVERY;
+                if let Err(error) = self.audit_round().await {
+                    tracing::debug!(%error, "audit ended early");
+                }
+            }
         }
     }
 
     /// One round over every active account.
     pub async fn reap_round(&self) -> Result<Round, StoreError> {
-        let mut round = Round::default();
+        let (mut round, mut seen) = (Round::default(), HashSet::new());
         for shard in 0..ACTIVE_SHARDS {
             let key = self.spell().active(shard);
             for name in self.members(&["ZRANGE", &key, "0", "-1"]).await? {
@@ -92,10 +100,18 @@ impl Quota {
                         }
                         Err(error) => return Err(error),
                     }
+                    seen.insert(account);
                 }
             }
             let oldest = (self.now_ms() - i64::try_from(ms(ACTIVE_KEEP)).unwrap_or(0)).to_string();
             self.command(&["ZREMRANGEBYSCORE", &key, "-inf", &oldest]).await?;
+        }
+        // A failover may have forgotten accounts that this gateway served lately.
+        for account in self.0.active.known().into_iter().filter(|account| !seen.contains(account)) {
+            round.accounts += 1;
+            self.0.active.forget(&account);
+            self.remember(&account).await?;
+            self.reap_account(&account, &mut round).await?;
         }
         Ok(round)
     }
@@ -139,9 +155,13 @@ impl Quota {
     fn note_reaped(&self, account: &Name, member: &Member, reaped: &Reaped) {
         let answer = match reaped {
             Reaped::Closed { how, bill } => {
-                let lost = if how == "lost" { bill.returned } else { bill.excess };
+                // Of a blind or lost lease nobody knows what became of the units that went back: all may be owed.
+                let (reason, lost) = match how.as_str() {
+                    "lost" => ("lost", bill.returned),
+                    "blind" => ("blind", bill.returned),
+                    _ => ("rollback", bill.excess),
+                };
                 if !lost.is_zero() {
-                    let reason = if how == "lost" { "lost" } else { "rollback" };
                     metrics::counter!("voxgate_unrecoverable_units_total", "reason" => reason)
                         .increment(lost.get());
                 }
@@ -162,7 +182,7 @@ impl Quota {
         metrics::counter!("voxgate_reaped_total", "answer" => answer).increment(1);
     }
 
-    async fn members(&self, words: &[&str]) -> Result<Vec<String>, StoreError> {
+    pub(super) async fn members(&self, words: &[&str]) -> Result<Vec<String>, StoreError> {
         match self.command(words).await? {
             Reply::List(all) => Ok(all.iter().filter_map(accounts::text).collect()),
             Reply::Nil | Reply::Int(_) | Reply::Bulk(_) | Reply::Status(_) => {
@@ -172,7 +192,7 @@ impl Quota {
     }
 
     /// The store's clock, unix milliseconds.
-    async fn store_now(&self) -> Result<u64, StoreError> {
+    pub(super) async fn store_now(&self) -> Result<u64, StoreError> {
         let parts = self.members(&["TIME"]).await?;
         let part = |i: usize| parts.get(i).and_then(|text| text.parse::<u64>().ok());
         let now =
@@ -188,6 +208,14 @@ fn jumped(elapsed: Duration, then_ms: u64, now_ms: u64) -> bool {
     expected.abs_diff(now_ms) > ms(HEARTBEAT)
 }
 
+impl Quota {
+    /// The store's clock, unix seconds.
+    pub(super) async fn store_seconds(&self) -> Result<i64, StoreError> {
+        let ms = self.store_now().await?;
+        i64::try_from(ms / 1000).map_err(|_| StoreError::Odd("TIME".into()))
+    }
+}
+
 const META_REAPED: &str = r#"{"ending":"","worker":""}"#;
 
 /// Which accounts were entered among the active ones lately, by this process.
@@ -199,6 +227,17 @@ impl Active {
     pub(super) fn due(&self, account: &Name) -> bool {
         let entered = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         entered.get(account).is_none_or(|at| at.elapsed() > crate::limits::ACTIVE_REFRESH)
+    }
+
+    /// Accounts entered by this process not longer ago than the store keeps them.
+    fn known(&self) -> Vec<Name> {
+        let entered = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let fresh = entered.iter().filter(|(_, at)| at.elapsed() < crate::limits::ACTIVE_REFRESH);
+        fresh.map(|(account, _)| account.clone()).collect()
+    }
+
+    fn forget(&self, account: &Name) {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(account);
     }
 
     /// The account has been entered. Old entries go when there are many.

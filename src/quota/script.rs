@@ -39,6 +39,12 @@ scripts! {
     TOPUP = "topup";
     /// `lua/audit.lua`
     AUDIT = "audit";
+    /// `lua/rebuild.lua`
+    REBUILD = "rebuild";
+    /// `lua/account.lua`
+    ACCOUNT = "account";
+    /// `lua/session.lua`
+    SESSION = "session";
 }
 
 /// Arguments of `reserve`, besides those that never change within a stream (see `Terms`).
@@ -86,6 +92,8 @@ pub struct Reserve {
     pub session_keep_ms: u64,
     /// Milliseconds that a budget outlives its period.
     pub budget_keep_ms: u64,
+    /// The plan that the window was reckoned by.
+    pub plan: u64,
 }
 
 impl Reserve {
@@ -114,6 +122,7 @@ impl Reserve {
             self.lease_keep_ms.to_string(),
             self.session_keep_ms.to_string(),
             self.budget_keep_ms.to_string(),
+            self.plan.to_string(),
         ]
     }
 }

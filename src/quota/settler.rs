@@ -2,7 +2,8 @@
 //!
 //! # States of a settle
 //! sent → answered → done; or no answer → the same call again after a growing pause (the script repeats its first
-//! answer) → … → the lease's deadline passes: left to the reaper, and counted.
+//! answer) → … → the lease's deadline passes: left to the reaper, and counted. `unknown`, though audio was handed
+//! over → joined again and settled once more, if the lease is there; else counted as unrecoverable.
 //!
 //! Every answer is final. `overrun`, `conflict` and `corrupt` are bugs or damage: logged as errors, counted.
 
@@ -12,12 +13,13 @@ use std::sync::atomic::Ordering;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::answer::{Bill, Settled};
+use super::answer::{Bill, Reserved, Settled};
 use super::ask::{Deed, Place};
 use super::script::{self, Settle};
 use super::store::StoreError;
 use super::work::Work;
 use super::{Pause, Quota, TOMBSTONE_MS, ms};
+use crate::ending::Ending;
 use crate::units::Units;
 
 impl Quota {
@@ -45,9 +47,7 @@ impl Quota {
         self.0.tracker.spawn(async move {
             if let Ok(Work::Asked(asked)) = work.await {
                 for place in asked.places(&deed) {
-                    quota
-                        .settle_until_due(&deed, &place, false, super::lease::META_MOVED_ON.to_owned())
-                        .await;
+                    quota.settle_until_due(&deed, &place, false, META_MOVED_ON.to_owned()).await;
                 }
             }
             quota.forget_stream(&deed);
@@ -57,11 +57,19 @@ impl Quota {
     async fn settle_until_due(&self, deed: &Deed, place: &Place, last: bool, meta: String) {
         let due = Instant::now() + self.0.settings.lifetime;
         let mut call = self.settle_call(deed, place, last, meta);
-        let mut pause = Pause::new();
+        let (mut pause, mut rejoined) = (Pause::new(), false);
         loop {
             match self.settle_once(deed, place.n, &call).await {
                 Ok(Settled::WrongPeriod(period)) if !period.is_empty() && period != call.period => {
                     call.period = period
+                }
+                Ok(Settled::Unknown) if place.tally > Units::ZERO && !rejoined => {
+                    // A failover may have forgotten the attachment, not the lease: joined again, its audio is charged.
+                    rejoined = true;
+                    match self.renew(deed, place).await {
+                        Ok(Reserved::In { .. }) => {}
+                        Ok(_) | Err(_) => return self.note(deed, place, &Settled::Unknown),
+                    }
                 }
                 Ok(settled) => return self.note(deed, place, &settled),
                 Err(error) if Instant::now() >= due => {
@@ -137,11 +145,19 @@ impl Quota {
                     "lease was reaped under its stream"
                 );
             }
-            Settled::Overrun
-            | Settled::Conflict
-            | Settled::NotYours
-            | Settled::WrongPeriod(_)
-            | Settled::Corrupt(_) => {
+            Settled::Overrun => {
+                // A bug, or a failover: the quota key that it drew on is older than what it was granted.
+                metrics::counter!("voxgate_unrecoverable_units_total", "reason" => "rollback")
+                    .increment(place.tally.saturating_sub(place.granted).get());
+                tracing::error!(
+                    sid = deed.sid,
+                    n = place.n,
+                    tally = place.tally.get(),
+                    granted = place.granted.get(),
+                    "settle of more than was granted: left to the reaper"
+                );
+            }
+            Settled::Conflict | Settled::NotYours | Settled::WrongPeriod(_) | Settled::Corrupt(_) => {
                 tracing::error!(
                     sid = deed.sid,
                     n = place.n,
@@ -154,7 +170,7 @@ impl Quota {
                     sid = deed.sid,
                     n = place.n,
                     tally = place.tally.get(),
-                    "the lease is lost: handed over, not charged"
+                    "store no longer knows the lease: its audio is charged to nobody, unless it was reaped long ago"
                 );
             }
             Settled::Left | Settled::Closed(_) | Settled::Reaped(_) | Settled::Unknown => {}
@@ -205,3 +221,13 @@ impl Quota {
         Ok(())
     }
 }
+
+/// What a ledger row says beside its numbers, at most 256 bytes.
+pub(super) fn meta(ending: Ending, note: &str) -> String {
+    let note: String =
+        note.chars().filter(|c| c.is_ascii_graphic() && *c != '"' && *c != '\\').take(64).collect();
+    format!(r#"{{"ending":"{}","worker":"{note}"}}"#, ending.word())
+}
+
+/// Of a row whose stream went on to another lease, or rests.
+pub(super) const META_MOVED_ON: &str = r#"{"ending":"moved_on","worker":""}"#;

@@ -60,6 +60,17 @@ pub(super) async fn run_ask(quota: Quota, deed: Arc<Deed>, mut ask: Ask, until: 
                 match ask.answer(&deed, reserved) {
                     Next::In(place, free, cap) => break Ok((place, free, cap)),
                     Next::Again if ask.n == before.0 => {}
+                    Next::Reread(now) => match quota.account(deed.account()).await {
+                        Ok(Some(account)) => ask.reread(account, now),
+                        Ok(None) => {
+                            strays.extend(in_doubt.then_some(before));
+                            break Err(AskError::Refused(Refusal::Revoked));
+                        }
+                        Err(error) => {
+                            strays.extend(in_doubt.then_some(before));
+                            break Err(AskError::Store(error));
+                        }
+                    },
                     Next::Again => {
                         strays.extend(in_doubt.then_some(before));
                         in_doubt = false;
@@ -105,7 +116,12 @@ pub(super) async fn beat(quota: &Quota, deed: &Deed, places: &[Place]) -> Work {
             Ok(Reserved::Ended | Reserved::NotYours | Reserved::Conflict) => over = Some(Ending::Revoked),
             Ok(Reserved::Lost | Reserved::Corrupt(_)) => over = Some(Ending::StoreCorrupt),
             // A closed or refused lease shows at the next admit, as a lapse.
-            Ok(Reserved::Closed { .. } | Reserved::StalePeriod { .. } | Reserved::Refuse { .. }) => {}
+            Ok(
+                Reserved::Closed { .. }
+                | Reserved::StalePeriod { .. }
+                | Reserved::StalePlan { .. }
+                | Reserved::Refuse { .. },
+            ) => {}
             Err(error) => tracing::debug!(%error, "heartbeat got no answer"),
         }
     }
@@ -137,11 +153,15 @@ impl Quota {
         Ok(reserved)
     }
 
-    async fn renew(&self, deed: &Deed, place: &Place) -> Result<Reserved, StoreError> {
+    pub(super) async fn renew(&self, deed: &Deed, place: &Place) -> Result<Reserved, StoreError> {
         let attachment =
             place.attachment.rsplit_once('.').and_then(|(_, minted)| minted.parse().ok()).unwrap_or(0);
-        let window = super::period::Window { id: place.period.clone(), start: 0, end: 1 };
         let size = Size::new(place.want, Units::from(1), Units::from(1));
-        self.reserve(deed, &Ask::new(place.n, attachment, size, window)).await
+        let start = super::ledger::period_order(&place.period).0;
+        let mut ask = Ask::new(place.n, attachment, size, deed.terms.account.clone(), start);
+        // The lease's own period, whatever has changed since; over, so that nothing is ever created.
+        ask.window.id.clone_from(&place.period);
+        ask.window.end = ask.window.start;
+        self.reserve(deed, &ask).await
     }
 }

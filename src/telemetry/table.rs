@@ -105,6 +105,19 @@ pub const METRICS: &[Metric] = &[
         "Leases of dead gateways that the reaper looked at, by answer",
     ),
     count("voxgate_unrecoverable_units_total", &["reason"], "Units whose fate the store has lost").in_units(),
+    gauge(
+        "voxgate_drift_units",
+        &[],
+        "taken - held - settled of the running budgets, summed: 0 unless data was lost",
+    )
+    .in_units(),
+    gauge("voxgate_drift_tolerance_units", &[], "Drift that is no alarm").in_units(),
+    gauge("voxgate_budgets_lost", &[], "Running periods whose budget is gone: rebuild them"),
+    gauge("voxgate_leases_outstanding", &[], "Open leases of all active accounts, on any gateway"),
+    gauge("voxgate_leases_outstanding_units", &[], "Units that those leases hold out of budgets").in_units(),
+    gauge("voxgate_leases_oldest_seconds", &[], "How long the most silent of those leases was not renewed")
+        .in_seconds(),
+    gauge("voxgate_leases_quarantined", &[], "Leases that a corrupt key keeps from being closed"),
     gauge("voxgate_store_up", &[], "1 while the store answers script calls"),
     count("voxgate_store_connects_total", &[], "Connections to the store that were opened"),
     // Streams.

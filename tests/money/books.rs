@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use voxgate::quota::Name;
-use voxgate::quota::keys::{Keys, Member};
+pub use voxgate::quota::keys::Keys;
+use voxgate::quota::keys::Member;
 use voxgate::quota::store::{Reply, Script, Store};
 
 /// One period's books as they stand.
@@ -18,14 +19,16 @@ pub struct Period {
     pub ledger_rows: i64,
     /// Sum of granted over open leases.
     pub open: i64,
+    /// Sum of top-ups.
+    pub credit: i64,
 }
 
 /// Everything an account has in the store.
 #[derive(Debug, Default)]
 pub struct Books {
     pub periods: BTreeMap<String, Period>,
-    /// sid -> (used + held, open leases)
-    pub sessions: BTreeMap<String, (i64, i64)>,
+    /// sid -> (used + held, open leases, its own cap)
+    pub sessions: BTreeMap<String, (i64, i64, Option<i64>)>,
     pub leases: Vec<Member>,
     /// How many rows each `how` has.
     pub hows: BTreeMap<String, i64>,
@@ -59,6 +62,14 @@ fn int(reply: &Reply) -> i64 {
 
 pub async fn command(store: &Store, words: &[&str]) -> Reply {
     store.command(words).await.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+}
+
+/// A bulk answer; `None` when there is nothing.
+pub async fn text_of(store: &Store, words: &[&str]) -> Option<String> {
+    match command(store, words).await {
+        Reply::Nil => None,
+        reply => Some(text(&reply)),
+    }
 }
 
 fn number(hash: &BTreeMap<String, String>, field: &str) -> i64 {
@@ -134,7 +145,13 @@ pub async fn read(store: &Store, prefix: &str, account: &Name) -> Books {
             ("session", "hash") => {
                 let fields = pairs(value);
                 let used = number(&fields, "used") + number(&fields, "held");
-                books.sessions.insert(last, (used, number(&fields, "open")));
+                let cap = fields.get("cap").and_then(|cap| cap.parse().ok());
+                books.sessions.insert(last, (used, number(&fields, "open"), cap));
+            }
+            ("credits", "hash") => {
+                let amounts = pairs(value).into_values();
+                let sum = amounts.map(|text| text.split(':').next().unwrap().parse::<i64>().unwrap()).sum();
+                books.periods.entry(last).or_default().credit = sum;
             }
             ("quota", "string") => {
                 let left: i64 = text(&value).parse().expect("plain digits");
@@ -164,10 +181,19 @@ fn read_ledger(rows: Vec<Reply>, period: &str, books: &mut Books) {
 
 impl Books {
     /// The invariants that hold after every script (numbers 1, 2 and 4 of the money contract), or what is wrong.
-    pub fn check(&self, cap: i64, session_cap: Option<i64>) -> Result<(), String> {
-        for (id, p) in &self.periods {
+    pub fn check(&self, cap: i64) -> Result<(), String> {
+        self.check_but(cap, &[])?;
+        if self.excess != 0 {
+            return Err(format!("excess {}", self.excess));
+        }
+        Ok(())
+    }
+
+    /// The same, but for periods whose budget was taken away on purpose, and for excess.
+    pub fn check_but(&self, cap: i64, lost: &[String]) -> Result<(), String> {
+        for (id, p) in self.periods.iter().filter(|(id, _)| !lost.contains(id)) {
             let says = |what: &str| Err(format!("period {id}: {what}: {p:?}"));
-            if p.taken > cap {
+            if p.taken > cap + p.credit {
                 return says("taken above the cap");
             }
             if p.taken != p.charged + p.open {
@@ -180,7 +206,7 @@ impl Books {
                 return says("drift");
             }
         }
-        for (sid, (used, open)) in &self.sessions {
+        for (sid, (used, open, session_cap)) in &self.sessions {
             if session_cap.is_some_and(|cap| *used > cap) {
                 return Err(format!("session {sid} used and holds {used}"));
             }
@@ -189,14 +215,71 @@ impl Books {
                 return Err(format!("session {sid} says {open} open leases, there are {leases}"));
             }
         }
-        if self.quotas_negative > 0 || !self.keys_without_ttl.is_empty() || self.excess != 0 {
-            return Err(format!("negative quota, eternal key or excess: {self:?}"));
+        if self.quotas_negative > 0 || !self.keys_without_ttl.is_empty() {
+            return Err(format!("negative quota or eternal key: {self:?}"));
         }
         Ok(())
+    }
+
+    /// Drift over all periods, as the budgets say it.
+    pub fn drift(&self) -> i64 {
+        self.periods.values().map(|p| p.taken - p.held - p.settled).sum()
     }
 
     /// Charged in all periods.
     pub fn charged(&self) -> i64 {
         self.periods.values().map(|p| p.charged).sum()
+    }
+}
+
+/// A key as it can be made again: name, the command that makes it (more for a stream), unix ms when it ends or -1.
+type Kept = (String, Vec<Vec<String>>, i64);
+
+/// Everything in a store at one instant; for the in-process store, where nobody runs in between.
+pub struct Backup(Vec<Kept>);
+
+impl Backup {
+    pub async fn take(store: &Store) -> Self {
+        let mut all = Vec::new();
+        for key in list(command(store, &["KEYS", "*"]).await).iter().map(text) {
+            let kind = text(&command(store, &["TYPE", &key]).await);
+            let texts = |reply: Reply| list(reply).iter().map(text).collect::<Vec<_>>();
+            let words = |name: &str, rest: Vec<String>| {
+                let head = [name.to_owned(), key.clone()];
+                vec![head.into_iter().chain(rest).collect::<Vec<_>>()]
+            };
+            let make = match kind.as_str() {
+                "hash" => words("HSET", texts(command(store, &["HGETALL", &key]).await)),
+                "zset" => {
+                    let mut pairs = texts(command(store, &["ZRANGE", &key, "0", "-1", "WITHSCORES"]).await);
+                    pairs.chunks_exact_mut(2).for_each(|pair| pair.swap(0, 1));
+                    words("ZADD", pairs)
+                }
+                "stream" => {
+                    let rows = list(command(store, &["XRANGE", &key, "-", "+"]).await).into_iter().map(list);
+                    let add = |row: Vec<Reply>| {
+                        let fields = list(row[1].clone()).iter().map(text).collect::<Vec<_>>();
+                        let head = ["XADD".to_owned(), key.clone(), text(&row[0])];
+                        head.into_iter().chain(fields).collect()
+                    };
+                    rows.map(add).collect()
+                }
+                _ => words("SET", vec![text(&command(store, &["GET", &key]).await)]),
+            };
+            all.push((key.clone(), make, int(&command(store, &["PEXPIRETIME", &key]).await)));
+        }
+        Self(all)
+    }
+
+    pub async fn restore(&self, store: &Store) {
+        command(store, &["FLUSHALL"]).await;
+        for (key, make, end) in &self.0 {
+            for words in make {
+                command(store, &words.iter().map(String::as_str).collect::<Vec<_>>()).await;
+            }
+            if *end >= 0 {
+                command(store, &["PEXPIREAT", key, &end.to_string()]).await;
+            }
+        }
     }
 }

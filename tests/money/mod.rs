@@ -1,5 +1,10 @@
-//! Money as a whole: random walks with lost answers, crashes and period edges; races through two gateways.
+//! Money as a whole: random walks with lost answers, crashes, operators, failovers and period edges; races through two
+//! gateways; ledger, audit, rebuild and operators' deeds.
 
 pub mod books;
+mod house;
+mod ledger;
+mod operators;
 mod race;
 mod walk;
+mod walks;

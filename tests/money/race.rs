@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::Barrier;
 use voxgate::ending::Ending;
+use voxgate::quota::answer::Admitted;
 use voxgate::quota::store::redis::RedisStore;
 use voxgate::quota::store::{Reply, Store};
-use voxgate::quota::{Account, Admission, Key, Lease, Name, OpenError, Quota, Refusal, Settings, Terms};
+use voxgate::quota::{
+    Account, Admission, Key, Lease, Name, OpenError, Quota, Refusal, Settings, Terms, script,
+};
 use voxgate::units::Units;
 
 use super::books;
@@ -90,7 +93,7 @@ async fn one_session_never_oversells() {
         assert_eq!(quota.drain(Duration::from_secs(10)).await, 0);
     }
     let books = books::read(&store, PREFIX, &terms.account.id).await;
-    books.check(i64::from(cap), None).unwrap();
+    books.check(i64::from(cap)).unwrap();
     assert_eq!(
         (granted, books.charged(), books.leases.len()),
         (i64::from(cap), i64::from(cap), 0),
@@ -158,7 +161,7 @@ async fn opens_fit_the_budget_exactly() {
     let terms = terms(&gateways[0], 100_000, 1, None).await;
     let open = open_together(&gateways, &terms).await;
     let books = books::read(&store, PREFIX, &terms.account.id).await;
-    books.check(100_000, None).unwrap();
+    books.check(100_000).unwrap();
     assert_eq!((open.len(), books.leases.len(), books.sessions.len()), (10, 10, 10), "{books:?}");
     for lease in open {
         assert!(lease.settle(Ending::ClientGone, "").await.done);
@@ -175,6 +178,61 @@ async fn shares_let_more_streams_in() {
     let terms = terms(&gateways[0], 100_000, 8, None).await;
     let open = open_together(&gateways, &terms).await;
     let books = books::read(&store, PREFIX, &terms.account.id).await;
-    books.check(100_000, None).unwrap();
+    books.check(100_000).unwrap();
     assert!(open.len() > 10 && books.leases.len() == open.len(), "{} open, {books:?}", open.len());
+}
+
+/// 20 callers at the same instant for one unit: one of them gets it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn last_unit_has_one_winner() {
+    let server = RedisServer::start(redis(), &[]);
+    let (store, gateways) = gateways(&server).await;
+    for round in 0..20 {
+        let key = format!("vox:quota:{{acme}}:s:{round}");
+        books::command(&store, &["SET", &key, "1"]).await;
+        let barrier = Arc::new(Barrier::new(20));
+        let callers = (0..20).map(|_| {
+            let (key, barrier) = (key.clone(), barrier.clone());
+            let store: Store = RedisStore::new(&server.url()).unwrap().into();
+            tokio::spawn(async move {
+                store.command(&["PING"]).await.unwrap();
+                barrier.wait().await;
+                let reply = store.run(&script::ADMIT, &[&key], &["1"]).await.unwrap();
+                Admitted::read(&reply).unwrap() == Admitted::Grant(Units::ZERO)
+            })
+        });
+        let mut winners = 0;
+        for caller in callers.collect::<Vec<_>>() {
+            winners += usize::from(caller.await.unwrap());
+        }
+        assert_eq!(winners, 1, "round {round}");
+    }
+    drop(gateways);
+}
+
+/// One script call per verb: a lock would need three.
+#[tokio::test]
+async fn each_verb_is_one_round_trip() {
+    let server = RedisServer::start(redis(), &[]);
+    let (store, gateways) = gateways(&server).await;
+    let terms = terms(&gateways[0], 100_000, 1, None).await;
+    let calls = async || {
+        let stats = books::text_of(&store, &["INFO", "commandstats"]).await.unwrap();
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap_or("0,");
+        line.split(',').next().unwrap().parse::<u64>().unwrap()
+    };
+    // Once through, so that every script is loaded.
+    let mut lease = gateways[0].open(terms.clone()).await.unwrap();
+    assert_eq!(lease.admit(Units::from(20)).await.unwrap(), Admission::Grant);
+    lease.settle(Ending::ClientDone, "w1").await;
+    let before = calls().await;
+    let mut lease = gateways[0].open(terms).await.unwrap();
+    assert_eq!(calls().await - before, 1, "reserve");
+    for _ in 0..10 {
+        assert_eq!(lease.admit(Units::from(20)).await.unwrap(), Admission::Grant);
+        lease.tally(Units::from(20));
+    }
+    assert_eq!(calls().await - before, 11, "admit");
+    assert!(lease.settle(Ending::ClientDone, "w1").await.done);
+    assert_eq!(calls().await - before, 12, "settle");
 }

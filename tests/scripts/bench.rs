@@ -70,6 +70,7 @@ pub fn ask() -> Reserve {
         lease_keep_ms: 600_000,
         session_keep_ms: 600_000,
         budget_keep_ms: 600_000,
+        plan: 0,
     }
 }
 

@@ -3,4 +3,5 @@
 mod admit;
 mod bench;
 mod reserve;
+mod servers;
 mod settle;
