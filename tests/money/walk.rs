@@ -15,9 +15,7 @@ use voxgate::quota::rebuild::{RebuildError, Rebuilt};
 use voxgate::quota::store::embedded::{Clock, Embedded};
 use voxgate::quota::store::faults::{Faults, Rates};
 use voxgate::quota::store::{Script, Store};
-use voxgate::quota::{
-    Account, Admission, Key, Lease, Name, OpenError, PeriodRule, Quota, Refusal, Settings, Terms,
-};
+use voxgate::quota::{Account, Admission, Key, Lease, Name, OpenError, PeriodRule, Quota, Refusal, Terms};
 use voxgate::units::Units;
 
 use super::books::{self, Backup, Books};
