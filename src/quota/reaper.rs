@@ -10,6 +10,7 @@
 //! |---|---|
 //! | the store gives no answer | the round ends; the next one starts after [`REAP_EVERY`] |
 //! | the store was away | one heartbeat of grace first: living streams renew before anything is reaped |
+//! | the store's clock jumped ahead | the same grace: everybody looks dead for a moment |
 //! | a corrupt lease | the script moves it to quarantine, its budget stays held; counted, logged; the batch goes on |
 
 use std::collections::HashSet;
@@ -22,7 +23,7 @@ use super::answer::Reaped;
 use super::keys::{ACTIVE_SHARDS, Member, Name};
 use super::store::{Reply, StoreError};
 use super::{Quota, TOMBSTONE_MS, accounts, ms, script};
-use crate::limits::{ACTIVE_KEEP, AUDIT_EVERY, HEARTBEAT, REAP_BATCH, REAP_EVERY};
+use crate::limits::{ACTIVE_KEEP, AUDIT_EVERY, CLOCK_JUMP, HEARTBEAT, REAP_BATCH, REAP_EVERY};
 
 /// What one round did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,17 +40,17 @@ impl Quota {
     /// Reaps until `stop`, a round every [`REAP_EVERY`].
     pub async fn reap_until(&self, stop: CancellationToken) {
         let mut grace = Instant::now() + HEARTBEAT;
-        let mut audit = Instant::now();
+        let (mut audit, mut told) = (Instant::now(), None);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(REAP_EVERY) => {}
             }
+            // Without an answer, or with one from the future, the grace starts anew.
+            if !self.clock_is_steady(&mut told).await {
+                grace = Instant::now() + HEARTBEAT;
+            }
             if Instant::now() < grace {
-                // Only asks whether the store is there: without it, the grace starts anew.
-                if self.command(&["TIME"]).await.is_err() {
-                    grace = Instant::now() + HEARTBEAT;
-                }
                 continue;
             }
             match self.reap_round().await {
@@ -69,6 +70,16 @@ impl Quota {
                 }
             }
         }
+    }
+
+    /// Whether the store answers, and its clock has not jumped ahead of ours since `told`.
+    async fn clock_is_steady(&self, told: &mut Option<(Instant, i64)>) -> bool {
+        let Ok(Ok(now)) = self.store_now().await.map(|now| now.parse::<i64>()) else { return false };
+        let before = told.replace((Instant::now(), now));
+        before.is_none_or(|(at, was)| {
+            let passed = i64::try_from(ms(at.elapsed() + CLOCK_JUMP)).unwrap_or(i64::MAX);
+            now.saturating_sub(was) <= passed
+        })
     }
 
     /// One round over every active account.
