@@ -189,8 +189,8 @@ fn damaged_scripts_are_caught() {
         (&script::ADMIT, "if have < paid", "if have + 5 < paid"),
         (
             &script::RESERVE,
-            "math.max(floor, math.floor(free / share)), room)",
-            "math.max(floor, math.floor(free / share)))",
+            "math.max(floor, math.floor(math.min(free, key_room) / share)), room)",
+            "math.max(floor, math.floor(math.min(free, key_room) / share)))",
         ),
         (&script::RESERVE, "redis.call('HINCRBY', KEYS[5], 'held', amount)", ""),
         (&script::RESERVE, "'in', exact(joined + 1)", "'in', exact(joined)"),
