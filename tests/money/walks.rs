@@ -201,7 +201,7 @@ fn damaged_scripts_are_caught() {
     for (script, line, damage) in damages {
         assert!(script.text.contains(line), "{}: {line}", script.name);
         let damaged = Script::new(script.name, script.text.replace(line, damage));
-        let caught = (0..20)
+        let caught = (0..80)
             .find_map(|seed| walk_embedded(seed, Some(&damaged), &steps(seed, STEPS), &mut Vec::new()).err());
         let wrong =
             caught.unwrap_or_else(|| panic!("{}: nobody noticed that {line:?} is {damage:?}", script.name));
