@@ -103,6 +103,9 @@ async fn dead_gateway_with_lost_answers_is_settled() {
     killed(true).await;
 }
 
+/// More than a period of [`streams_cross_a_periods_edge`], so that every stream meets an edge.
+const AUDIO_MS: usize = 22_000;
+
 /// 30 streams across the edge of a period: each lease is charged to the period that it was taken in, nothing is charged
 /// twice, and nobody gets two allowances without two periods.
 #[tokio::test(flavor = "multi_thread")]
@@ -111,9 +114,9 @@ async fn streams_cross_a_periods_edge() {
     let worker = ScriptedWorker::start(Script::default()).await;
     let more = "[quota]\nenvelope_first = \"1s\"\nenvelope_longest = \"2s\"\n";
     let gateway = Gateway::start(&Setup::on(&store.url(), &[worker.url()]).more(more)).await;
-    gateway.account_with("a", 10_000_000, json!({"period": "10s"})).await;
+    gateway.account_with("a", 10_000_000, json!({"period": "20s"})).await;
     let key = gateway.key("a", json!({"streams_max": 64})).await;
-    let audio = Arc::new(noise_ms(1, 12_000));
+    let audio = Arc::new(noise_ms(1, AUDIO_MS));
     let mut streams = JoinSet::new();
     for _ in 0..30 {
         let (mut client, audio) = (gateway.open(LINEAR16, &key).await.expect("accepted"), audio.clone());
@@ -130,9 +133,9 @@ async fn streams_cross_a_periods_edge() {
     let charged: i64 = books.periods.values().map(|period| period.charged).sum();
     let used = books.periods.values().filter(|period| period.charged > 0).count();
     println!("periods: {:?}", books.periods);
-    assert_eq!((admitted, charged), (30 * 12_000, 30 * 12_000));
-    assert_eq!(worker.audio_bytes(), 30 * 12_000 * 32);
-    assert!(used >= 2, "12 s of audio meet at least two periods of 10 s: {:?}", books.periods);
+    assert_eq!((admitted, charged), (30 * AUDIO_MS as u64, 30 * AUDIO_MS as i64));
+    assert_eq!(worker.audio_bytes(), 30 * AUDIO_MS * 32);
+    assert!(used >= 2, "22 s of audio meet at least two periods of 20 s: {:?}", books.periods);
 }
 
 /// Two gateways whose clocks are 20 minutes apart, in other zones: only the store's clock decides the period.
