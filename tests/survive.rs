@@ -169,3 +169,35 @@ async fn wrong_clocks_agree_on_the_period() {
     let (one, two) = (ahead.balance("a").await, behind.balance("a").await);
     assert_eq!((one.settled, one.leases), (two.settled, two.leases));
 }
+
+/// A limit of three streams: two clients vanish without a word, the third dies with its gateway. All places come back, and
+/// the fourth of a full key is told so before the upgrade.
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_come_back_after_crashes() {
+    let store = RedisServer::start(redis(), &[]);
+    let worker = ScriptedWorker::start(Script::default()).await;
+    let doomed = Gateway::start(&Setup::on(&store.url(), &[worker.url()])).await;
+    doomed.account("a", 3_600_000).await;
+    let key = doomed.key("a", json!({"streams_max": 3})).await;
+    let mut clients = Vec::new();
+    for seed in 0..3 {
+        let mut client = doomed.open(LINEAR16, &key).await.expect("a free place");
+        assert!(client.audio(&noise_ms(seed, 300)).await);
+        client.until("results", |heard| !heard.messages.is_empty()).await;
+        clients.push(client);
+    }
+    assert_eq!(doomed.open(LINEAR16, &key).await.err().map(|refusal| refusal.status), Some(429));
+    for client in clients.drain(..2) {
+        client.vanish();
+    }
+    doomed.until_logged("client_gone").await;
+    doomed.sigkill();
+
+    let fresh = Gateway::start(&Setup::on(&store.url(), &[worker.url()])).await;
+    reaped(&fresh).await;
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        open.push(fresh.open(LINEAR16, &key).await.expect("the place came back"));
+    }
+    assert_eq!(fresh.open(LINEAR16, &key).await.err().map(|refusal| refusal.status), Some(429));
+}
