@@ -1,163 +1,224 @@
-//! Accounts, their balances and their keys over HTTP. Every amount is whole units.
+//! Accounts, their balances and their top-ups over HTTP. Every amount is whole units.
 
-use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router, routing};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
-use crate::quota::{Account, Balance, Key, Name, PeriodRule, Quota};
+use crate::quota::{Account, AccountChange, Name, PeriodRule, Quota, TopupError};
+use crate::units::Units;
 
 use super::Room;
-use super::fields::Fields;
+use super::body::{Amount, Faults, Field, Flag, Id, Period, Sent, Share, Unknown, Zone, id as parse_id};
 use super::problem::Problem;
-
-/// Live streams of a key when nothing else is said.
-const KEY_STREAMS: u32 = 16;
-/// Most live streams of a key.
-const KEY_STREAMS_MAX: u32 = 65_536;
+use super::shapes::{AccountShape, BalanceShape, OperatedShape};
 
 /// The routes below `/v1`.
 pub(super) fn routes() -> Router<Room> {
     Router::new()
         .route("/v1/accounts", routing::get(list).post(create))
-        .route("/v1/accounts/{id}", routing::get(show).patch(change))
+        .route("/v1/accounts/{id}", routing::get(show).patch(change).delete(delete))
         .route("/v1/accounts/{id}/balance", routing::get(balance))
-        .route("/v1/accounts/{id}/keys", routing::get(keys).post(add_key))
+        .route("/v1/accounts/{id}/topups", routing::post(topup))
 }
 
-async fn list(State(room): State<Room>) -> Result<Json<Value>, Problem> {
-    let accounts = room.quota.accounts().await?;
-    Ok(Json(json!({ "accounts": accounts.iter().map(account_json).collect::<Vec<_>>() })))
+#[derive(Serialize)]
+struct AccountList {
+    accounts: Vec<AccountShape>,
 }
 
-async fn create(State(room): State<Room>, body: Bytes) -> Result<Response, Problem> {
-    let mut fields = Fields::parse(&body)?;
-    let id = fields.name("id");
-    let id = fields.needed("id", id);
-    let cap = fields.units("cap");
-    let cap = fields.needed("cap", cap);
-    let period = fields.period("period").unwrap_or(PeriodRule::Day);
-    let zone = fields.zone("zone").unwrap_or_else(|| "UTC".to_owned());
-    let share = fields.whole("share", 1, 1024).unwrap_or(room.share);
-    let frozen = fields.flag("frozen").unwrap_or(false);
-    fields.finish()?;
-    let (Some(id), Some(cap)) = (id, cap) else {
-        return Err(Problem::malformed("`id` and `cap` are needed."));
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NewAccount {
+    id: Field<Id>,
+    cap: Field<Amount>,
+    period: Field<Period>,
+    zone: Field<Zone>,
+    share: Field<Share>,
+    frozen: Field<Flag>,
+    #[serde(flatten)]
+    rest: Unknown,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NewTerms {
+    cap: Field<Amount>,
+    period: Field<Period>,
+    zone: Field<Zone>,
+    share: Field<Share>,
+    frozen: Field<Flag>,
+    #[serde(flatten)]
+    rest: Unknown,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NewTopup {
+    id: Field<Id>,
+    amount: Field<Amount>,
+    period: Field<Id>,
+    #[serde(flatten)]
+    rest: Unknown,
+}
+
+#[derive(Serialize)]
+struct TopupShape {
+    id: String,
+    amount: u64,
+    period: String,
+    /// All top-ups of that period, this one included.
+    sum: u64,
+}
+
+async fn list(State(room): State<Room>) -> Result<Json<AccountList>, Problem> {
+    let now = now(&room.quota).await?;
+    let shape = |(id, account): (Name, Option<Account>)| match account {
+        Some(account) => AccountShape::of(&account, now),
+        None => AccountShape::Damaged { id: id.as_str().to_owned(), damaged: true },
     };
-    if room.quota.account(&id).await?.is_some() {
+    let accounts = room.quota.accounts_and_damaged().await?.into_iter().map(shape).collect();
+    Ok(Json(AccountList { accounts }))
+}
+
+async fn create(State(room): State<Room>, Sent(body): Sent<NewAccount>) -> Result<Response, Problem> {
+    let mut faults = Faults::default();
+    let id = faults.must("id", body.id);
+    let cap = faults.must("cap", body.cap);
+    let period = faults.may("period", body.period).unwrap_or(PeriodRule::Day);
+    let zone = faults.may("zone", body.zone).unwrap_or_else(|| "UTC".to_owned());
+    let share = faults.may("share", body.share).unwrap_or(room.share);
+    let frozen = faults.may("frozen", body.frozen).unwrap_or(false);
+    let (id, cap) = faults.finish_with(&body.rest, id.zip(cap))?;
+    let account = Account { period, zone, share, frozen, ..Account::new(id, cap) };
+    if !room.quota.create_account(&account).await? {
         return Err(Problem::exists("account"));
     }
-    let account = Account { period, zone, share, frozen, ..Account::new(id, cap) };
-    room.quota.put_account(&account).await?;
     let place = format!("/v1/accounts/{}", account.id.as_str());
-    Ok((StatusCode::CREATED, [(header::LOCATION, place)], Json(account_json(&account))).into_response())
+    let shape = AccountShape::of(&account, now(&room.quota).await?);
+    Ok((StatusCode::CREATED, [(header::LOCATION, place)], Json(shape)).into_response())
 }
 
-async fn show(State(room): State<Room>, Path(id): Path<String>) -> Result<Json<Value>, Problem> {
-    Ok(Json(account_json(&find(&room.quota, &id).await?)))
+async fn show(State(room): State<Room>, Path(id): Path<String>) -> Result<Json<AccountShape>, Problem> {
+    let account = find(&room.quota, &id).await?;
+    Ok(Json(AccountShape::of(&account, now(&room.quota).await?)))
 }
 
 async fn change(
     State(room): State<Room>,
     Path(id): Path<String>,
-    body: Bytes,
-) -> Result<Json<Value>, Problem> {
-    let mut fields = Fields::parse(&body)?;
-    let (cap, period, zone) = (fields.units("cap"), fields.period("period"), fields.zone("zone"));
-    let (share, frozen) = (fields.whole("share", 1, 1024), fields.flag("frozen"));
-    fields.finish()?;
-    let old = find(&room.quota, &id).await?;
-    let account = Account {
-        cap: cap.unwrap_or(old.cap),
-        period: period.unwrap_or(old.period),
-        zone: zone.unwrap_or(old.zone),
-        share: share.unwrap_or(old.share),
-        frozen: frozen.unwrap_or(old.frozen),
-        ..old
+    Sent(body): Sent<NewTerms>,
+) -> Result<Json<AccountShape>, Problem> {
+    let mut faults = Faults::default();
+    let change = AccountChange {
+        cap: faults.may("cap", body.cap),
+        period: faults.may("period", body.period),
+        zone: faults.may("zone", body.zone),
+        share: faults.may("share", body.share),
+        frozen: faults.may("frozen", body.frozen),
     };
-    room.quota.put_account(&account).await?;
-    Ok(Json(account_json(&account)))
-}
-
-async fn balance(State(room): State<Room>, Path(id): Path<String>) -> Result<Json<Value>, Problem> {
-    let account = find(&room.quota, &id).await?;
-    Ok(Json(balance_json(&room.quota.balance(&account).await?)))
-}
-
-async fn keys(State(room): State<Room>, Path(id): Path<String>) -> Result<Json<Value>, Problem> {
-    let account = find(&room.quota, &id).await?;
-    let keys = room.quota.keys(&account.id).await?;
-    Ok(Json(json!({ "keys": keys.iter().map(key_json).collect::<Vec<_>>() })))
-}
-
-async fn add_key(State(room): State<Room>, Path(id): Path<String>, body: Bytes) -> Result<Response, Problem> {
-    let mut fields = Fields::parse(&body)?;
-    let label = fields.label("label").unwrap_or_default();
-    let cap = fields.units_or_null("cap").flatten();
-    let session_cap = fields.units_or_null("session_cap").flatten();
-    let streams_max = fields.whole("streams_max", 1, KEY_STREAMS_MAX).unwrap_or(KEY_STREAMS);
-    let models = fields.names("models").unwrap_or_default();
-    fields.finish()?;
-    let account = find(&room.quota, &id).await?.id;
-    let fingerprint = String::new();
-    let wanted = Key { fingerprint, account, label, cap, session_cap, streams_max, models, revoked: false };
-    let (secret, key) = room.quota.add_key(wanted).await?;
-    let mut answer = key_json(&key);
-    if let Value::Object(map) = &mut answer {
-        map.insert("secret".to_owned(), Value::String(secret));
+    faults.finish(&body.rest)?;
+    if change == AccountChange::default() {
+        return Err(Problem::nothing_to_change("`cap`, `period`, `zone`, `share` or `frozen`"));
     }
-    let seen_once = [(header::CACHE_CONTROL, "no-store")];
-    Ok((StatusCode::CREATED, seen_once, Json(answer)).into_response())
+    let id = name(&id)?;
+    let changed = room.quota.change_account(&id, &change).await?;
+    let account = changed.ok_or_else(|| Problem::not_found("account"))?;
+    Ok(Json(AccountShape::of(&account, now(&room.quota).await?)))
+}
+
+async fn delete(State(room): State<Room>, Path(id): Path<String>) -> Result<Json<OperatedShape>, Problem> {
+    let operated = room.quota.delete_account(&name(&id)?).await?;
+    let operated = operated.ok_or_else(|| Problem::not_found("account"))?;
+    if operated.stuck > 0 {
+        return Err(Problem::stuck(operated.stuck));
+    }
+    Ok(Json(operated.into()))
+}
+
+async fn balance(State(room): State<Room>, Path(id): Path<String>) -> Result<Json<BalanceShape>, Problem> {
+    let account = find(&room.quota, &id).await?;
+    Ok(Json(room.quota.balance(&account).await?.into()))
+}
+
+async fn topup(
+    State(room): State<Room>,
+    Path(account): Path<String>,
+    headers: HeaderMap,
+    Sent(body): Sent<NewTopup>,
+) -> Result<Response, Problem> {
+    let mut faults = Faults::default();
+    let header = idempotency_key(&headers)?;
+    let sent = faults.may("id", body.id);
+    if let (Some(header), Some(sent)) = (&header, &sent)
+        && header != sent
+    {
+        faults.note("id", "differs from the Idempotency-Key header; send one of them");
+    }
+    if header.is_none() && sent.is_none() {
+        faults.note("id", "is needed, here or as the Idempotency-Key header: 1 to 64 of A-Z a-z 0-9 - _ .");
+    }
+    let amount = faults.must("amount", body.amount);
+    if amount.is_some_and(Units::is_zero) {
+        faults.note("amount", "must be at least 1");
+    }
+    let period = faults.may("period", body.period);
+    let (id, amount) = faults.finish_with(&body.rest, sent.or(header).zip(amount))?;
+    let period = period.as_ref().map(Name::as_str);
+    let made = room.quota.topup(&name(&account)?, &id, amount, period).await?;
+    let shape = TopupShape {
+        id: id.as_str().to_owned(),
+        amount: amount.get(),
+        period: made.period,
+        sum: made.sum.get(),
+    };
+    // The same bytes and status again, so that a client need not tell the two apart.
+    let replayed = [("idempotent-replayed", if made.replay { "true" } else { "false" })];
+    Ok((StatusCode::CREATED, replayed, Json(shape)).into_response())
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<Name>, Problem> {
+    let mut all = headers.get_all("idempotency-key").iter();
+    let Some(value) = all.next() else { return Ok(None) };
+    let name = value.to_str().ok().and_then(|text| parse_id(text.trim_matches('"')));
+    name.filter(|_| all.next().is_none())
+        .map(Some)
+        .ok_or_else(|| Problem::malformed("Idempotency-Key must be one name of 1 to 64 of A-Z a-z 0-9 - _ ."))
+}
+
+impl From<TopupError> for Problem {
+    fn from(error: TopupError) -> Self {
+        match error {
+            TopupError::Conflict => Self::conflict(
+                "topup-conflict",
+                "This id was used with another amount. Use a new id for a new top-up.",
+            ),
+            TopupError::Amount => Self::unprocessable(
+                "amount-too-large",
+                "The cap and its top-ups may not pass 9007199254740991 together; send a smaller amount.",
+            ),
+            TopupError::Unknown => Self::not_found("account"),
+            TopupError::Period(_) => Self::unprocessable(
+                "wrong-period",
+                "Only the running period and the next one can be raised; leave `period` out for the running one.",
+            ),
+            TopupError::Store(error) => error.into(),
+        }
+    }
 }
 
 /// The account of that id; an id outside the alphabet is like one that nobody has.
-async fn find(quota: &Quota, id: &str) -> Result<Account, Problem> {
-    let name = Name::parse(id).ok_or_else(|| Problem::not_found("account"))?;
-    quota.account(&name).await?.ok_or_else(|| Problem::not_found("account"))
+pub(super) async fn find(quota: &Quota, id: &str) -> Result<Account, Problem> {
+    quota.account(&name(id)?).await?.ok_or_else(|| Problem::not_found("account"))
 }
 
-fn account_json(account: &Account) -> Value {
-    json!({
-        "id": account.id.as_str(),
-        "cap": account.cap.get(),
-        "period": account.period.word(),
-        "zone": account.zone,
-        "share": account.share,
-        "frozen": account.frozen,
-    })
+pub(super) fn name(id: &str) -> Result<Name, Problem> {
+    parse_id(id).ok_or_else(|| Problem::not_found("account"))
 }
 
-fn balance_json(balance: &Balance) -> Value {
-    json!({
-        "period": balance.period,
-        "starts_at": time(balance.starts_at),
-        "ends_at": time(balance.ends_at),
-        "cap": balance.cap.get(),
-        "taken": balance.taken.get(),
-        "held": balance.held.get(),
-        "settled": balance.settled.get(),
-        "left": balance.left.get(),
-        "drift": balance.drift,
-        "leases": balance.leases,
-    })
-}
-
-fn key_json(key: &Key) -> Value {
-    json!({
-        "fingerprint": key.fingerprint,
-        "account": key.account.as_str(),
-        "label": key.label,
-        "cap": key.cap.map(crate::units::Units::get),
-        "session_cap": key.session_cap.map(crate::units::Units::get),
-        "streams_max": key.streams_max,
-        "models": key.models,
-        "revoked": key.revoked,
-    })
-}
-
-/// RFC 3339 in UTC.
-fn time(unix_seconds: i64) -> Option<String> {
-    jiff::Timestamp::from_second(unix_seconds).ok().map(|time| time.to_string())
+/// Unix second of the store's clock.
+async fn now(quota: &Quota) -> Result<i64, Problem> {
+    let ms = quota.store_now_ms().await?;
+    Ok(i64::try_from(ms / 1000).unwrap_or(i64::MAX))
 }

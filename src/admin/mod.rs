@@ -1,4 +1,4 @@
-//! The operators' listener: health, readiness, metrics, accounts and keys. Never streams audio.
+//! The operators' listener: health, readiness, metrics, accounts, keys, sessions, ledger, audit. Never streams audio.
 //!
 //! `/healthz`, `/readyz`, `/version` and `/metrics` need no token and tell no internals beyond the names of
 //! parts: keep the listener on loopback or a private network, as the configuration insists. Everything below
@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -17,12 +17,17 @@ use serde_json::json;
 
 mod access;
 mod accounts;
-mod fields;
+mod body;
+mod books;
+mod keys;
 mod problem;
 mod ready;
 mod serve;
+mod sessions;
+mod shapes;
 mod token;
 
+pub use body::BODY_BYTES_MAX;
 pub use ready::{Readiness, watch};
 pub use serve::serve;
 pub use token::{TokenFile, make_token, read_token, token_path};
@@ -33,9 +38,6 @@ use problem::Problem;
 use crate::config::Secret;
 use crate::quota::Quota;
 use crate::telemetry::Metrics;
-
-/// Largest body of an admin request, in bytes.
-pub const BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// What the admin listener needs.
 #[derive(Clone)]
@@ -67,7 +69,9 @@ pub fn router(parts: Parts) -> Router {
     let Parts { quota, readiness, metrics, token, share } = parts;
     let room = Room { quota, readiness, metrics, access: Arc::new(Access::new(token)), share };
     let guarded = accounts::routes()
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .merge(keys::routes())
+        .merge(sessions::routes())
+        .merge(books::routes())
         .route_layer(middleware::from_fn_with_state(room.clone(), guard));
     Router::new()
         .route("/healthz", routing::get(async || "ok\n"))
@@ -110,9 +114,11 @@ async fn guard(State(room): State<Room>, request: Request, next: Next) -> Respon
 /// Gives every answer what all answers have: counted, never cached or sniffed, problems for all errors.
 async fn finish(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
-    // The body limit is axum's own answer, in plain text.
-    if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        response = Problem::too_large(BODY_BYTES_MAX).into_response();
+    // A path that is no UTF-8 is answered by axum itself, in plain text.
+    let plain =
+        response.headers().get(header::CONTENT_TYPE).is_none_or(|kind| kind != "application/problem+json");
+    if response.status() == StatusCode::BAD_REQUEST && plain {
+        response = Problem::odd_address().into_response();
     }
     let class = match response.status().as_u16() {
         ..300 => "2xx",

@@ -7,16 +7,20 @@ use serde::Serialize;
 
 use crate::quota::store::StoreError;
 
+use super::shapes::MismatchShape;
+
 /// One refusal.
 #[derive(Debug, Serialize)]
 pub(super) struct Problem {
     #[serde(rename = "type")]
-    kind: &'static str,
+    kind: String,
     title: &'static str,
     status: u16,
     detail: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<FieldFault>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mismatches: Vec<MismatchShape>,
     #[serde(skip)]
     retry_after: Option<u64>,
 }
@@ -29,9 +33,9 @@ pub(super) struct FieldFault {
 }
 
 impl Problem {
-    fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
-        let status = status.as_u16();
-        Self { kind, title, status, detail: detail.into(), errors: Vec::new(), retry_after: None }
+    fn new(status: StatusCode, kind: &str, title: &'static str, detail: impl Into<String>) -> Self {
+        let (kind, status, detail) = (kind.to_owned(), status.as_u16(), detail.into());
+        Self { kind, title, status, detail, errors: Vec::new(), mismatches: Vec::new(), retry_after: None }
     }
 
     pub(super) fn unauthorized() -> Self {
@@ -63,6 +67,55 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, "urn:voxgate:problem:already-exists", "Already there", detail)
     }
 
+    /// What was asked for does not go with what is there. `word` ends the type.
+    pub(super) fn conflict(word: &str, detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::CONFLICT,
+            &format!("urn:voxgate:problem:{word}"),
+            "Does not go with what is there",
+            detail,
+        )
+    }
+
+    /// With what a budget was found to differ in.
+    pub(super) fn with(self, mismatches: Vec<MismatchShape>) -> Self {
+        Self { mismatches, ..self }
+    }
+
+    /// Well formed, but it can't be done. `word` ends the type.
+    pub(super) fn unprocessable(word: &str, detail: impl Into<String>) -> Self {
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        Self::new(status, &format!("urn:voxgate:problem:{word}"), "Can't be done as asked", detail)
+    }
+
+    /// Leases that can't be closed.
+    pub(super) fn stuck(leases: u64) -> Self {
+        let detail = format!(
+            "{leases} leases can't be closed: a key of theirs in the store is damaged. Nothing was lost; look at the \
+             leases in quarantine and the server's log, mend or remove the damaged key, then send this again."
+        );
+        Self::conflict("leases-stuck", detail)
+    }
+
+    pub(super) fn nothing_to_change(fields: &str) -> Self {
+        let kind = "urn:voxgate:problem:nothing-to-change";
+        let detail = format!("Name at least one field: {fields}.");
+        Self::new(StatusCode::BAD_REQUEST, kind, "Nothing to change", detail)
+    }
+
+    pub(super) fn too_slow(seconds: u64) -> Self {
+        let kind = "urn:voxgate:problem:body-too-slow";
+        let detail = format!("The body must arrive within {seconds} s; send it again on a new connection.");
+        Self::new(StatusCode::REQUEST_TIMEOUT, kind, "Body too slow", detail)
+    }
+
+    /// An address that is no text.
+    pub(super) fn odd_address() -> Self {
+        let kind = "urn:voxgate:problem:malformed-address";
+        let detail = "The address can't be read; its path must be UTF-8 with %-escapes.";
+        Self::new(StatusCode::BAD_REQUEST, kind, "Address can't be read", detail)
+    }
+
     pub(super) fn malformed(detail: impl Into<String>) -> Self {
         let kind = "urn:voxgate:problem:malformed-body";
         Self::new(StatusCode::BAD_REQUEST, kind, "Body can't be read", detail)
@@ -86,6 +139,12 @@ impl From<StoreError> for Problem {
     /// The store's own words stay in the log: they may name hosts and keys.
     fn from(error: StoreError) -> Self {
         tracing::warn!(kind = error.word(), %error, "admin request without an answer from the store");
+        if matches!(error, StoreError::Corrupt(_)) {
+            let kind = "urn:voxgate:problem:record-damaged";
+            let detail = "A record of this in the store is damaged; the server's log names its key. Mend or remove it, \
+                          then send this again.";
+            return Self::new(StatusCode::INTERNAL_SERVER_ERROR, kind, "Record damaged", detail);
+        }
         let kind = "urn:voxgate:problem:store-unavailable";
         let detail = format!(
             "The store gave no answer ({}). For a change, read it back to see whether it took hold; then try \
@@ -105,6 +164,9 @@ impl IntoResponse for Problem {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if status == StatusCode::REQUEST_TIMEOUT {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"voxgate\""));

@@ -1,11 +1,11 @@
-//! `account` and `key`: the admin API's verbs for people.
+//! `account`: who pays, for people: made, changed, frozen, topped up, deleted.
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use voxgate::config::show_time;
 
 use super::Failure;
-use super::api::{AdminArgs, Api};
+use super::api::{AdminArgs, Api, path};
 use super::told::{self, at};
 
 /// What can be done with accounts.
@@ -48,6 +48,55 @@ pub(super) enum AccountCommand {
         #[command(flatten)]
         admin: AdminArgs,
     },
+    /// Refuses new streams of an account; live ones go on to the end of their
+    /// envelope.
+    #[command(after_help = "Example:\n  voxgate account freeze acme")]
+    Freeze {
+        /// Its name.
+        id: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Lets a frozen account open streams again.
+    #[command(after_help = "Example:\n  voxgate account unfreeze acme")]
+    Unfreeze {
+        /// Its name.
+        id: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Ends all streams of an account, then forgets it and its keys; its ledger
+    /// stays to the end of its retention.
+    #[command(after_help = "Example:\n  voxgate account delete acme --yes")]
+    Delete {
+        /// Its name.
+        id: String,
+        /// Do it; there is no way back.
+        #[arg(long, env = "VOXGATE_YES")]
+        yes: bool,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Raises the cap of one period, once per id: asked again with the same id,
+    /// it answers the same and adds nothing.
+    #[command(after_help = "Examples:\n  voxgate account topup acme 600000 --id invoice-2231\n  \
+                            voxgate account topup acme 600000")]
+    Topup {
+        /// Its name.
+        account: String,
+        /// How many units more.
+        amount: u64,
+        /// Names this top-up, so that it can be asked for again; without it one is
+        /// made and printed.
+        #[arg(long, env = "VOXGATE_TOPUP_ID", value_name = "ID")]
+        id: Option<String>,
+        /// The running period or the next one, such as d1764460800 [default: the
+        /// running one].
+        #[arg(long, env = "VOXGATE_TOPUP_PERIOD", value_name = "PERIOD")]
+        period: Option<String>,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
 }
 
 /// What an account may use.
@@ -87,45 +136,6 @@ impl TermsArgs {
     }
 }
 
-/// What can be done with keys.
-#[derive(Debug, Subcommand)]
-pub(super) enum KeyCommand {
-    /// Makes a key and prints its secret, the only time it is seen.
-    #[command(after_help = "Example:\n  voxgate key add acme --label web --session-cap 600000")]
-    Add {
-        /// Whose key.
-        account: String,
-        /// A word for people.
-        #[arg(long, env = "VOXGATE_KEY_LABEL", default_value = "")]
-        label: String,
-        /// Units per period through this key.
-        #[arg(long, env = "VOXGATE_KEY_CAP", value_name = "UNITS")]
-        cap: Option<u64>,
-        /// Units per session.
-        #[arg(long, env = "VOXGATE_KEY_SESSION_CAP", value_name = "UNITS")]
-        session_cap: Option<u64>,
-        /// Live streams at once.
-        #[arg(long, env = "VOXGATE_KEY_STREAMS_MAX", value_name = "N")]
-        streams_max: Option<u32>,
-        /// A model it may use; may be repeated. None named: all.
-        #[arg(long = "model", env = "VOXGATE_KEY_MODELS", value_name = "MODEL", value_delimiter = ',')]
-        models: Vec<String>,
-        /// The public address, for the snippet that is printed.
-        #[arg(long, env = "VOXGATE_URL", value_name = "URL", default_value = "http://127.0.0.1:8080")]
-        url: String,
-        #[command(flatten)]
-        admin: AdminArgs,
-    },
-    /// Lists an account's keys.
-    #[command(after_help = "Example:\n  voxgate key list acme")]
-    List {
-        /// Whose keys.
-        account: String,
-        #[command(flatten)]
-        admin: AdminArgs,
-    },
-}
-
 /// Runs an `account` command.
 pub(super) fn account(command: &AccountCommand) -> Result<(), Failure> {
     match command {
@@ -140,18 +150,19 @@ pub(super) fn account(command: &AccountCommand) -> Result<(), Failure> {
                 told::json(&answer);
             } else {
                 let names = ["id", "cap", "period", "zone", "share", "frozen"];
-                told::out(&told::table(&names, &rows(at(&answer, "/accounts"), &names)));
+                told::list(at(&answer, "/accounts"), &names);
+                tell_damaged(at(&answer, "/accounts"));
             }
         }
         AccountCommand::Show { id, admin } => {
             let api = Api::new(admin)?;
-            let account = api.get(&path(id, ""))?;
-            let balance = api.get(&path(id, "/balance"))?;
+            let account = api.get(&path(id, &[]))?;
+            let balance = api.get(&path(id, &["balance"]))?;
             if admin.json {
                 told::json(&json!({ "account": account, "balance": balance }));
             } else {
                 tell_account(admin, &account);
-                tell_pairs(&balance, &["ends_at", "cap", "taken", "held", "settled", "left", "drift"]);
+                told::pairs(&balance, &["ends_at", "cap", "taken", "held", "settled", "left", "drift"]);
             }
         }
         AccountCommand::Set { id, terms, admin } => {
@@ -162,77 +173,70 @@ pub(super) fn account(command: &AccountCommand) -> Result<(), Failure> {
                     "nothing to change; name --cap, --period, --zone, --share or --frozen",
                 ));
             }
-            tell_account(admin, &Api::new(admin)?.patch(&path(id, ""), &Value::Object(fields))?);
+            tell_account(admin, &Api::new(admin)?.patch(&path(id, &[]), &Value::Object(fields))?);
+        }
+        AccountCommand::Freeze { id, admin } => freeze(id, true, admin)?,
+        AccountCommand::Unfreeze { id, admin } => freeze(id, false, admin)?,
+        AccountCommand::Delete { id, yes, admin } => delete(id, *yes, admin)?,
+        AccountCommand::Topup { account, amount, id, period, admin } => {
+            topup(account, *amount, (id.as_deref(), period.as_deref()), admin)?;
         }
     }
     Ok(())
 }
 
-/// Runs a `key` command.
-pub(super) fn key(command: &KeyCommand) -> Result<(), Failure> {
-    match command {
-        KeyCommand::Add { account, label, cap, session_cap, streams_max, models, url, admin } => {
-            let mut fields = Map::new();
-            fields.insert("label".to_owned(), json!(label));
-            fields.insert("models".to_owned(), json!(models));
-            let numbers =
-                [("cap", *cap), ("session_cap", *session_cap), ("streams_max", streams_max.map(u64::from))];
-            for (name, number) in numbers {
-                if let Some(number) = number {
-                    fields.insert(name.to_owned(), json!(number));
-                }
-            }
-            let answer = Api::new(admin)?.post(&path(account, "/keys"), &Value::Object(fields))?;
-            if admin.json {
-                told::json(&answer);
-            } else {
-                tell_secret(at(&answer, "/secret").as_str().unwrap_or_default(), url);
-            }
-        }
-        KeyCommand::List { account, admin } => {
-            let answer = Api::new(admin)?.get(&path(account, "/keys"))?;
-            if admin.json {
-                told::json(&answer);
-            } else {
-                let names =
-                    ["fingerprint", "label", "cap", "session_cap", "streams_max", "models", "revoked"];
-                told::out(&told::table(&names, &rows(at(&answer, "/keys"), &names)));
-            }
-        }
+fn freeze(id: &str, frozen: bool, admin: &AdminArgs) -> Result<(), Failure> {
+    let answer = Api::new(admin)?.patch(&path(id, &[]), &json!({ "frozen": frozen }))?;
+    tell_account(admin, &answer);
+    Ok(())
+}
+
+fn delete(id: &str, yes: bool, admin: &AdminArgs) -> Result<(), Failure> {
+    if !yes {
+        let text =
+            "this ends all streams of the account and forgets its keys; say --yes, or freeze it instead";
+        return Err(Failure::new(2, text));
+    }
+    let answer = Api::patient(admin)?.delete(&path(id, &[]))?;
+    if admin.json {
+        told::json(&answer);
+    } else {
+        told::pairs(&answer, &["closed", "charged"]);
+        eprintln!("Deleted. Its ledger can still be exported.");
     }
     Ok(())
 }
 
-/// The secret alone on stdout, so that `$(voxgate key add …)` is the key; the rest is talk.
-fn tell_secret(secret: &str, url: &str) {
-    eprintln!("This secret is shown once; keep it:");
-    told::line(secret);
-    eprint!("{}", snippet(url));
+fn topup(
+    account: &str,
+    amount: u64,
+    (id, period): (Option<&str>, Option<&str>),
+    admin: &AdminArgs,
+) -> Result<(), Failure> {
+    let id = id.map_or_else(|| uuid::Uuid::new_v4().simple().to_string(), str::to_owned);
+    // Said before it is sent: whoever gets no answer can repeat it.
+    eprintln!("Top-up {}; asked again with --id and the same amount it adds nothing.", told::plain(&id));
+    let mut body = Map::new();
+    body.insert("id".to_owned(), json!(id));
+    body.insert("amount".to_owned(), json!(amount));
+    if let Some(period) = period {
+        body.insert("period".to_owned(), json!(period));
+    }
+    let answer = Api::new(admin)?.post(&path(account, &["topups"]), &Value::Object(body))?;
+    if admin.json {
+        told::json(&answer);
+    } else {
+        told::pairs(&answer, &["id", "amount", "period", "sum"]);
+    }
+    Ok(())
 }
 
-/// What to type next, with the key left to the environment.
-fn snippet(url: &str) -> String {
-    format!(
-        "\nTry it:\n  VOXGATE_KEY=<the secret> voxgate stream speech.wav --url {url}\n\nDeepgram SDK (Python):\n  \
-         from deepgram import DeepgramClient\n  from deepgram.environment import DeepgramClientEnvironment\n  here = \
-         DeepgramClientEnvironment(\n      base=\"{url}\", production=\"{ws}\", agent=\"{ws}\")\n  client = \
-         DeepgramClient(api_key=<the secret>, environment=here)\n  with client.listen.v1.connect(\n          \
-         model=\"nova-3\", encoding=\"linear16\", sample_rate=16000) as stream:\n      \
-         stream.send_media(audio)\n",
-        ws = url.replacen("http", "ws", 1),
-    )
-}
-
-fn path(id: &str, rest: &str) -> String {
-    // Ids outside the alphabet are refused by the server; here they only must not leave their place.
-    let id: String = id
-        .bytes()
-        .map(|b| match b {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' => char::from(b).to_string(),
-            other => format!("%{other:02X}"),
-        })
-        .collect();
-    format!("/v1/accounts/{id}{rest}")
+fn tell_damaged(accounts: &Value) {
+    let damaged = accounts.as_array().into_iter().flatten().filter(|account| at(account, "/damaged") == true);
+    for account in damaged {
+        let id = told::plain(at(account, "/id").as_str().unwrap_or_default());
+        eprintln!("{id}: its record in the store is damaged; the server's log names the key");
+    }
 }
 
 fn tell_account(admin: &AdminArgs, account: &Value) {
@@ -240,43 +244,7 @@ fn tell_account(admin: &AdminArgs, account: &Value) {
         told::json(account);
         return;
     }
-    tell_pairs(account, &["id", "cap", "period", "zone", "share", "frozen"]);
+    told::pairs(account, &["id", "cap", "period", "zone", "share", "frozen"]);
     let cap = std::time::Duration::from_millis(at(account, "/cap").as_u64().unwrap_or(0));
     eprintln!("At 1000 units per second the cap is {} of audio.", show_time(cap));
-}
-
-fn tell_pairs(object: &Value, names: &[&str]) {
-    for name in names {
-        told::line(&format!("{name:<10} {}", cell(at(object, &format!("/{name}")))));
-    }
-}
-
-fn rows(list: &Value, names: &[&str]) -> Vec<Vec<String>> {
-    let items = list.as_array().into_iter().flatten();
-    items.map(|item| names.iter().map(|name| cell(at(item, &format!("/{name}")))).collect()).collect()
-}
-
-fn cell(value: &Value) -> String {
-    match value {
-        Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
-        Value::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(","),
-        Value::Bool(_) | Value::Number(_) | Value::Object(_) => value.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{path, snippet};
-
-    #[test]
-    fn ids_stay_in_their_place() {
-        assert_eq!(path("a/../b?c", "/keys"), "/v1/accounts/a%2F..%2Fb%3Fc/keys");
-    }
-
-    #[test]
-    fn the_snippet_names_the_server() {
-        let text = snippet("http://host:1");
-        assert!(text.contains("base=\"http://host:1\"") && text.contains("\"ws://host:1\""), "{text}");
-    }
 }

@@ -11,6 +11,11 @@ use voxgate::config::Secret;
 use super::Failure;
 use super::told::{at, plain};
 
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long an answer may take that counts rows; the server ends connections soon after.
+const PATIENCE_LONG: Duration = Duration::from_secs(290);
+
 /// Which server to talk to.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Server")]
@@ -36,6 +41,15 @@ pub(super) struct Api {
 
 impl Api {
     pub(super) fn new(args: &AdminArgs) -> Result<Self, Failure> {
+        Self::with_patience(args, PATIENCE)
+    }
+
+    /// For what may take long: counting all rows of an account.
+    pub(super) fn patient(args: &AdminArgs) -> Result<Self, Failure> {
+        Self::with_patience(args, PATIENCE_LONG)
+    }
+
+    fn with_patience(args: &AdminArgs, patience: Duration) -> Result<Self, Failure> {
         let base = args.admin.trim_end_matches('/').to_owned();
         let uri: http::Uri =
             base.parse().map_err(|_| Failure::new(2, format!("--admin {base:?} is not a URL")))?;
@@ -47,7 +61,7 @@ impl Api {
             None => admin::read_token(&admin::token_path(uri.port_u16().unwrap_or(80))),
         };
         let config = ureq::Agent::config_builder()
-            .timeout_global(Some(Duration::from_secs(15)))
+            .timeout_global(Some(patience))
             .max_redirects(0)
             .http_status_as_error(false)
             .build();
@@ -69,6 +83,24 @@ impl Api {
         self.finish(self.signed(request).send_json(body))
     }
 
+    pub(super) fn delete(&self, path: &str) -> Result<Value, Failure> {
+        let request = self.agent.delete(format!("{}{path}", self.base));
+        self.finish(self.signed(request).call())
+    }
+
+    /// A page of text with the value of one header.
+    pub(super) fn text(&self, path: &str, header: &str) -> Result<(String, Option<String>), Failure> {
+        let request = self.agent.get(format!("{}{path}", self.base));
+        let mut response = self.answered(self.signed(request).call())?;
+        if !response.status().is_success() {
+            return Err(self.refused(&mut response));
+        }
+        let value = response.headers().get(header).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let text = response.body_mut().with_config().limit(TEXT_BYTES_MAX).read_to_string();
+        text.map(|text| (text, value))
+            .map_err(|error| Failure::unavailable(format!("{} broke off: {error}; try again", self.base)))
+    }
+
     fn signed<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
         match &self.token {
             Some(token) => request.header("Authorization", format!("Bearer {}", token.expose())),
@@ -77,17 +109,29 @@ impl Api {
     }
 
     fn finish(&self, answer: Result<http::Response<ureq::Body>, ureq::Error>) -> Result<Value, Failure> {
-        let mut response = answer.map_err(|error| {
+        let mut response = self.answered(answer)?;
+        if response.status().is_success() {
+            return Ok(response.body_mut().read_json().unwrap_or(Value::Null));
+        }
+        Err(self.refused(&mut response))
+    }
+
+    fn answered(
+        &self,
+        answer: Result<http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<http::Response<ureq::Body>, Failure> {
+        answer.map_err(|error| {
             Failure::unavailable(format!(
                 "{} does not answer: {error}; is `voxgate serve` running?",
                 self.base
             ))
-        })?;
+        })
+    }
+
+    /// What a refusal says, and what to mend.
+    fn refused(&self, response: &mut http::Response<ureq::Body>) -> Failure {
         let status = response.status();
         let body: Value = response.body_mut().read_json().unwrap_or(Value::Null);
-        if status.is_success() {
-            return Ok(body);
-        }
         let mut text =
             format!("{status}: {}", plain(at(&body, "/detail").as_str().unwrap_or("no reason was given")));
         for fault in at(&body, "/errors").as_array().into_iter().flatten() {
@@ -104,6 +148,44 @@ impl Api {
             );
         }
         let unavailable = status.is_server_error();
-        Err(if unavailable { Failure::unavailable(text) } else { Failure::failed(text) })
+        if unavailable { Failure::unavailable(text) } else { Failure::failed(text) }
+    }
+}
+
+/// Largest page of text: 500 rows of the ledger, each with the longest tags, many times over.
+const TEXT_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// The path of something of an account. Names outside the alphabet are refused by the server; here they only must
+/// not leave their place.
+pub(super) fn path(account: &str, rest: &[&str]) -> String {
+    let mut path = format!("/v1/accounts/{}", escaped(account));
+    for step in rest {
+        path.push('/');
+        path.push_str(&escaped(step));
+    }
+    path
+}
+
+/// A text that stays in its place in a path or query.
+pub(super) fn escaped(text: &str) -> String {
+    let step = |b: u8| match b {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' => char::from(b).to_string(),
+        other => format!("%{other:02X}"),
+    };
+    match text {
+        // Clients take these for steps, escaped or not; nothing has such a name.
+        "." | ".." => "%00".to_owned(),
+        _ => text.bytes().map(step).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::path;
+
+    #[test]
+    fn ids_stay_in_their_place() {
+        assert_eq!(path("a/../b?c", &["keys"]), "/v1/accounts/a%2F..%2Fb%3Fc/keys");
+        assert_eq!(path("..", &["."]), "/v1/accounts/%00/%00");
     }
 }

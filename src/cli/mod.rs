@@ -8,13 +8,17 @@ use voxgate::config::{Config, Sources};
 
 mod accounts;
 mod api;
+mod audit;
 mod check;
 mod demo;
 mod failure;
 mod files;
 mod fit;
+mod keys;
+mod ledger;
 mod python;
 mod serve;
+mod sessions;
 mod sound;
 mod store;
 mod stream;
@@ -43,12 +47,24 @@ enum Command {
     Stream(stream::StreamArgs),
     Token(token::TokenArgs),
     Check(check::CheckArgs),
-    /// Makes, lists, shows and changes accounts of a running server.
+    /// Makes, changes, freezes, tops up and deletes accounts of a running server.
     #[command(subcommand)]
     Account(accounts::AccountCommand),
-    /// Makes and lists API keys of a running server.
+    /// Makes, lists and revokes API keys of a running server.
     #[command(subcommand)]
-    Key(accounts::KeyCommand),
+    Key(keys::KeyCommand),
+    /// Makes, lists, caps and ends sessions of a running server.
+    #[command(subcommand)]
+    Session(sessions::SessionCommand),
+    /// Lists open leases of a running server, and closes them by force.
+    #[command(subcommand)]
+    Lease(sessions::LeaseCommand),
+    /// Exports the ledger of a running server.
+    #[command(subcommand)]
+    Ledger(ledger::LedgerCommand),
+    /// Tells whether the books of a running server agree.
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// Shows the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -79,7 +95,11 @@ impl Cli {
             Command::Token(args) => token::run(&args),
             Command::Check(args) => check::run(&args),
             Command::Account(command) => accounts::account(&command),
-            Command::Key(command) => accounts::key(&command),
+            Command::Key(command) => keys::key(&command),
+            Command::Session(command) => sessions::session(&command),
+            Command::Lease(command) => sessions::lease(&command),
+            Command::Ledger(command) => ledger::run(&command),
+            Command::Audit(command) => audit::run(&command),
             Command::Config(ConfigCommand::Show(args)) => {
                 told::out(&args.load()?.show());
                 Ok(())
@@ -201,13 +221,28 @@ mod tests {
             "voxgate account add acme --cap 60000",
             "voxgate account set acme --frozen true",
             "voxgate key add acme --label web",
+            "voxgate account topup acme 5 --id a",
+            "voxgate account delete acme --yes",
+            "voxgate key revoke acme 8f14e45fceea167a",
+            "voxgate session create acme --key k --session s --cap 5",
+            "voxgate session cap acme k.s none",
+            "voxgate lease settle acme k.s:1:d1:5",
+            "voxgate ledger export acme --format csv --out a --cursor b",
+            "voxgate audit show",
+            "voxgate audit rebuild acme d1 --force",
             "voxgate completions zsh",
             "voxgate config show",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }
-        for line in ["voxgate", "voxgate stream", "voxgate serve --nope", "voxgate stream a.wav --chunk-ms 0"]
-        {
+        for line in [
+            "voxgate",
+            "voxgate stream",
+            "voxgate serve --nope",
+            "voxgate stream a.wav --chunk-ms 0",
+            "voxgate ledger export acme --cursor b",
+            "voxgate account topup acme -5",
+        ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
     }

@@ -11,11 +11,12 @@ use tokio_util::sync::CancellationToken;
 use voxgate::admin::{self, Readiness, TokenFile};
 use voxgate::config::{Config, Secret, StoreUrl};
 use voxgate::gateway::{DrainReport, Gateway};
-use voxgate::quota::Quota;
 use voxgate::quota::store::Store;
+use voxgate::quota::{Quota, SchemaError};
 use voxgate::telemetry::{self, Metrics};
 use voxgate::worker::{self, Pool};
 
+use super::failure::CONFIG;
 use super::store::{Grade, inspect};
 use super::{ConfigArgs, Failure, fit};
 
@@ -103,6 +104,7 @@ impl Server {
         let metrics = Metrics::install();
         let quota = Quota::new(Store::open(config.store.url.address())?, fit::quota_settings(config));
         refuse_unsafe_store(&quota, config).await?;
+        refuse_other_schema(&quota).await?;
         let listener = bind(config.admin.address).await?;
         let admin_address = address(&listener)?;
         let (token, token_file) = admin_token(config, admin_address.port())?;
@@ -232,6 +234,16 @@ async fn refuse_unsafe_store(quota: &Quota, config: &Config) -> Result<(), Failu
         }
     }
     Ok(())
+}
+
+/// A store whose layout is not ours is left alone.
+async fn refuse_other_schema(quota: &Quota) -> Result<(), Failure> {
+    quota.check_schema().await.map(drop).map_err(|error| match error {
+        SchemaError::Store(error) => error.into(),
+        SchemaError::Newer { .. } | SchemaError::Older { .. } | SchemaError::Foreign { .. } => {
+            Failure::new(CONFIG, format!("{error}\nor name another store in store.url"))
+        }
+    })
 }
 
 /// The configured token, or one made for this run.

@@ -49,6 +49,29 @@ pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     page
 }
 
+/// Prints named fields of an object, one a line.
+pub(super) fn pairs(object: &Value, names: &[&str]) {
+    for name in names {
+        line(&format!("{name:<11} {}", cell(at(object, &format!("/{name}")))));
+    }
+}
+
+/// Prints named fields of the objects of a list as a table.
+pub(super) fn list(list: &Value, names: &[&str]) {
+    let items = list.as_array().into_iter().flatten();
+    let row = |item| names.iter().map(|name| cell(at(item, &format!("/{name}")))).collect();
+    out(&table(names, &items.map(row).collect::<Vec<_>>()));
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(","),
+        Value::Bool(_) | Value::Number(_) | Value::Object(_) => value.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{plain, table};

@@ -179,7 +179,11 @@ impl Quota {
     }
 
     /// Writes an account over the one that was read, unless that changed meanwhile.
-    async fn put_over(&self, stored: Option<&Account>, account: &Account) -> Result<bool, StoreError> {
+    pub(super) async fn put_over(
+        &self,
+        stored: Option<&Account>,
+        account: &Account,
+    ) -> Result<bool, StoreError> {
         let expected = stored.map_or_else(|| "-".to_owned(), |old| old.past.plan.to_string());
         let recut = stored.filter(|old| (old.period, &old.zone) != (account.period, &account.zone));
         let (mut past, mut from) = (stored.map(|old| old.past.clone()).unwrap_or_default(), None);

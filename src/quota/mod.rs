@@ -39,6 +39,7 @@ mod accounts;
 pub mod answer;
 mod ask;
 pub mod audit;
+mod change;
 mod clock;
 pub mod export;
 pub mod keys;
@@ -57,6 +58,7 @@ mod work;
 
 pub use accounts::{Account, Key, Past};
 use answer::Books;
+pub use change::AccountChange;
 use keys::Keys;
 pub use keys::Name;
 pub use lease::Lease;

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use super::answer::{Raised, Reaped, Words};
 use super::audit::{QUARANTINE_MS, Queued};
 use super::keys::{Member, Name};
+use super::period::Window;
 use super::store::{Reply, Script, StoreError};
 use super::{Account, Pause, Quota, accounts, ms, pauses, script};
 use crate::units::Units;
@@ -118,6 +119,9 @@ pub enum TopupError {
 
 impl Quota {
     /// Raises the cap of one period (`None`: the running one) by `amount`, once per `id`.
+    ///
+    /// With `None`, an id that counted in a period of the last day is repeated there, so that a caller who lost the
+    /// answer at the edge of a period may ask again behind it.
     pub async fn topup(
         &self,
         account: &Name,
@@ -128,7 +132,7 @@ impl Quota {
         let known = self.account(account).await?.ok_or(TopupError::Unknown)?;
         let running = known.window(self.store_seconds().await?);
         let period = match period {
-            None => running.id,
+            None => self.period_of_topup(&known, id, running).await?,
             Some(period) if period == running.id || period == known.window(running.end).id => {
                 period.to_owned()
             }
@@ -148,6 +152,27 @@ impl Quota {
             Raised::Unknown => Err(TopupError::Unknown),
             Raised::Corrupt(key) => Err(StoreError::Corrupt(key).into()),
         }
+    }
+
+    /// The running period, unless `id` counted in one of the periods before it, within the last day.
+    async fn period_of_topup(
+        &self,
+        account: &Account,
+        id: &Name,
+        running: Window,
+    ) -> Result<String, StoreError> {
+        let mut window = account.window(running.start - 1);
+        for _ in 0..TOPUP_PERIODS_MAX {
+            let credits = self.spell().credits(&account.id, &window.id);
+            if accounts::text(&self.command(&["HGET", &credits, id.as_str()]).await?).is_some() {
+                return Ok(window.id);
+            }
+            if running.start - window.start >= 24 * 3600 {
+                break;
+            }
+            window = account.window(window.start - 1);
+        }
+        Ok(running.id)
     }
 
     /// Freezes or thaws an account; `false`: no such account.
@@ -218,7 +243,10 @@ impl Quota {
 
     /// One session; `None`: no such session.
     pub async fn session(&self, account: &Name, sid: &str) -> Result<Option<Session>, StoreError> {
-        if !sid.split('.').all(|part| Name::parse(part).is_some()) {
+        if !sid
+            .split_once('.')
+            .is_some_and(|(key, session)| Name::parse(key).is_some() && Name::parse(session).is_some())
+        {
             return Ok(None);
         }
         let key = self.spell().session(account, sid);
@@ -313,6 +341,9 @@ impl Quota {
         }
     }
 }
+
+/// Periods in which an id is looked for: a day of hours. Shorter periods are for tests.
+const TOPUP_PERIODS_MAX: u32 = 25;
 
 /// Top-ups of the next period are kept that much longer, so that they outlive its budget.
 const CREDITS_MORE_MS: u64 = Duration::from_secs(2 * 31 * 24 * 3600).as_millis() as u64;
