@@ -13,10 +13,10 @@ use super::shapes::MismatchShape;
 #[derive(Debug, Serialize)]
 pub(super) struct Problem {
     #[serde(rename = "type")]
-    kind: String,
+    kind: Box<str>,
     title: &'static str,
     status: u16,
-    detail: String,
+    detail: Box<str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<FieldFault>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -34,7 +34,7 @@ pub(super) struct FieldFault {
 
 impl Problem {
     fn new(status: StatusCode, kind: &str, title: &'static str, detail: impl Into<String>) -> Self {
-        let (kind, status, detail) = (kind.to_owned(), status.as_u16(), detail.into());
+        let (kind, status, detail) = (kind.into(), status.as_u16(), detail.into().into_boxed_str());
         Self { kind, title, status, detail, errors: Vec::new(), mismatches: Vec::new(), retry_after: None }
     }
 
