@@ -1,6 +1,7 @@
 //! The admin API and the commands over it, asked of the real program on both stores: what is done, what is refused.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -337,7 +338,7 @@ async fn topup_replays_behind_the_edge() {
     house.gateway.account_with("a", 1_000, json!({"period": "1s"})).await;
     let body = r#"{"id":"t1","amount":500}"#;
     let first = house.ask("POST", "/v1/accounts/a/topups", body).await;
-    let mut ticks = tokio::time::interval(std::time::Duration::from_millis(100));
+    let mut ticks = tokio::time::interval(Duration::from_millis(100));
     while house.get("/v1/accounts/a/balance").await["period"] == first.body["period"] {
         ticks.tick().await;
     }
@@ -367,6 +368,7 @@ async fn changes_that_meet_all_hold() {
             let now = house.get("/v1/accounts/a").await;
             let is = (&now["cap"], &now["frozen"], &now["share"], &now["zone"]);
             assert_eq!(is, (&json!(cap), &json!(frozen), &json!(share), &json!(zone)), "round {round}");
+            assert_eq!(house.gateway.balance("a").await.cap, cap, "round {round}");
         }
         let made = (0..8).map(|n| house.ask("POST", "/v1/accounts", format!(r#"{{"id":"new","cap":{n}}}"#)));
         let made = futures_util::future::join_all(made).await;
@@ -385,9 +387,7 @@ async fn revoked_key_ends_its_stream() {
     let told = run_json(&house.gateway, &format!("key revoke a {fingerprint}")).await;
     assert_eq!(told["takes_hold"], "within 10 s, live streams included");
     // The client goes on talking, so that nothing but the revocation can end it.
-    let talk = async {
-        while client.stream(&noise_ms(2, 100), 3200, std::time::Duration::from_millis(100)).await {}
-    };
+    let talk = async { while client.stream(&noise_ms(2, 100), 3200, Duration::from_millis(100)).await {} };
     tokio::time::timeout(PATIENCE, talk).await.expect("an end within two heartbeats");
     let heard = client.end().await;
     assert_eq!((heard.code(), heard.reason().split(' ').next()), (1008, Some("AUTH-0000")), "{heard:?}");
@@ -401,9 +401,7 @@ async fn frozen_account_ends_its_streams() {
     let key = house.gateway.account("a", 600_000).await;
     let mut client = house.live(&key).await;
     assert_eq!(run_json(&house.gateway, "account freeze a").await["frozen"], true);
-    let talk = async {
-        while client.stream(&noise_ms(2, 100), 3200, std::time::Duration::from_millis(100)).await {}
-    };
+    let talk = async { while client.stream(&noise_ms(2, 100), 3200, Duration::from_millis(100)).await {} };
     tokio::time::timeout(PATIENCE, talk).await.expect("an end within two heartbeats");
     let heard = client.end().await;
     assert_eq!((heard.code(), heard.reason().split(' ').next()), (1008, Some("AUTH-0000")), "{heard:?}");
@@ -462,26 +460,24 @@ async fn session_cap_is_made_and_raised() {
                 .await;
         assert_eq!((&made["cap"], &made["used"]), (&json!(400), &json!(0)), "{made}");
         let target = format!("{LINEAR16}&session_id=s");
-        for (cap, paid) in
-            [(None, 400), (Some("session cap a ID 450"), 50), (Some("session cap a ID none"), 300)]
+        for (line, sent, paid) in
+            [("", 600, 400), ("session cap a ID 700", 600, 300), ("session cap a ID none", 250, 250)]
         {
-            if let Some(line) = cap {
+            if !line.is_empty() {
                 run_json(&house.gateway, &line.replace("ID", &format!("{fingerprint}.s"))).await;
             }
             let mut client = house.gateway.open(&target, &key).await.expect("accepted");
-            client
-                .stream(&noise_ms(1, if paid == 300 { 300 } else { 600 }), 3200, std::time::Duration::ZERO)
-                .await;
-            let heard = if paid == 300 { client.finish().await } else { client.end().await };
-            assert_eq!(heard.metadata_ms(), paid, "{heard:?}");
+            client.stream(&noise_ms(1, sent), 3200, Duration::ZERO).await;
+            let heard = if sent == paid { client.finish().await } else { client.end().await };
+            assert_eq!(heard.metadata_ms(), paid as u64, "{heard:?}");
         }
         let shown = run_json(&house.gateway, &format!("session show a {fingerprint}.s")).await;
-        assert_eq!((&shown["used"], &shown["cap"], &shown["held"]), (&json!(750), &Value::Null, &json!(0)));
+        assert_eq!((&shown["used"], &shown["cap"], &shown["held"]), (&json!(950), &Value::Null, &json!(0)));
         let listed = house.get("/v1/accounts/a/sessions").await;
         assert_eq!(listed["sessions"][0], shown);
         assert_eq!(run_json(&house.gateway, "audit deep a").await["agrees"], true);
         let totals = run_json(&house.gateway, "ledger totals a").await;
-        assert_eq!(totals["settled"], 750, "{totals}");
+        assert_eq!(totals["settled"], 950, "{totals}");
         assert_eq!(run_json(&house.gateway, "audit show").await["drift"], 0);
     }
 }
