@@ -93,8 +93,20 @@ fn text(reply: &Reply) -> String {
 /// Equal, but for times that two clocks read `slack` apart.
 fn near<E: PartialEq + Debug>(ours: &Result<Reply, E>, theirs: &Result<Reply, E>, slack: i64) -> bool {
     match (ours, theirs) {
-        (Ok(Reply::Int(ours)), Ok(Reply::Int(theirs))) => {
+        (Ok(ours), Ok(theirs)) => close(ours, theirs, slack),
+        _ => ours == theirs,
+    }
+}
+
+/// The same, but that positive integers may differ by `slack`: times are read at two instants.
+fn close(ours: &Reply, theirs: &Reply, slack: i64) -> bool {
+    match (ours, theirs) {
+        (Reply::Int(ours), Reply::Int(theirs)) => {
             ours == theirs || (*ours > 0 && *theirs > 0 && ours.abs_diff(*theirs) <= slack.unsigned_abs())
+        }
+        (Reply::List(ours), Reply::List(theirs)) => {
+            ours.len() == theirs.len()
+                && ours.iter().zip(theirs).all(|(ours, theirs)| close(ours, theirs, slack))
         }
         _ => ours == theirs,
     }

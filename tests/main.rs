@@ -8,11 +8,13 @@
 )]
 #![allow(unreachable_pub, reason = "one binary: `pub` here means: for the other tests")]
 
+mod admin;
 mod bounds;
 mod crash;
 mod deepgram;
 mod differential;
 mod disk;
+mod export;
 mod harness;
 mod harness_facts;
 mod money;

@@ -42,7 +42,7 @@ impl Access {
         let place = network(from);
         if let Some(wait) = self.wait(place, now) {
             denied("limited");
-            return Err(Problem::too_many_failures(wait.as_secs().max(1)));
+            return Err(Problem::too_many_failures(u32::try_from(wait.as_secs()).unwrap_or(u32::MAX).max(1)));
         }
         match bearer(headers) {
             Some(token) if same(token, self.token.expose()) => Ok(()),

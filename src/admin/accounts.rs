@@ -191,16 +191,16 @@ impl From<TopupError> for Problem {
     fn from(error: TopupError) -> Self {
         match error {
             TopupError::Conflict => Self::conflict(
-                "topup-conflict",
+                "urn:voxgate:problem:topup-conflict",
                 "This id was used with another amount. Use a new id for a new top-up.",
             ),
             TopupError::Amount => Self::unprocessable(
-                "amount-too-large",
+                "urn:voxgate:problem:amount-too-large",
                 "The cap and its top-ups may not pass 9007199254740991 together; send a smaller amount.",
             ),
             TopupError::Unknown => Self::not_found("account"),
             TopupError::Period(_) => Self::unprocessable(
-                "wrong-period",
+                "urn:voxgate:problem:wrong-period",
                 "Only the running period and the next one can be raised; leave `period` out for the running one.",
             ),
             TopupError::Store(error) => error.into(),

@@ -69,9 +69,10 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
 }
 
 /// What stands in a field, as `K` reads it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum Field<K: Kind> {
     /// The field is not there.
+    #[default]
     Absent,
     /// It is what it should be.
     Given(K::Value),
@@ -87,12 +88,6 @@ pub(super) trait Kind {
     const ALLOWED: &'static str;
     /// The value, or `None` when it is not allowed.
     fn read(value: &Value) -> Option<Self::Value>;
-}
-
-impl<K: Kind> Default for Field<K> {
-    fn default() -> Self {
-        Self::Absent
-    }
 }
 
 impl<'de, K: Kind> Deserialize<'de> for Field<K> {

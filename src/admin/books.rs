@@ -241,7 +241,7 @@ impl From<RebuildError> for Problem {
         match error {
             RebuildError::Differs(wrong) => differs(wrong),
             RebuildError::Nothing => Self::conflict(
-                "nothing-to-count",
+                "urn:voxgate:problem:nothing-to-count",
                 "The period has neither ledger rows nor open leases. Is it the right period? With `force` a budget \
                  of nothing is written, and its whole cap can be spent.",
             ),
@@ -255,11 +255,11 @@ fn differs(wrong: Vec<Mismatch>) -> Problem {
     let detail = "The budget is there and differs from its ledger and leases; see `mismatches`. Send `force` true to \
                   write it anew.";
     let mismatches = wrong.into_iter().map(MismatchShape::from).collect();
-    Problem::conflict("budget-differs", detail).with(mismatches)
+    Problem::conflict("urn:voxgate:problem:budget-differs", detail).with(mismatches)
 }
 
 fn unsteady() -> Problem {
     let detail =
         "Leases open and close faster than they can be counted. Freeze the account, or try again later.";
-    Problem::conflict("books-move", detail)
+    Problem::conflict("urn:voxgate:problem:books-move", detail)
 }

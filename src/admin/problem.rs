@@ -13,16 +13,16 @@ use super::shapes::MismatchShape;
 #[derive(Debug, Serialize)]
 pub(super) struct Problem {
     #[serde(rename = "type")]
-    kind: Box<str>,
+    kind: &'static str,
     title: &'static str,
     status: u16,
-    detail: Box<str>,
+    detail: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<FieldFault>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     mismatches: Vec<MismatchShape>,
     #[serde(skip)]
-    retry_after: Option<u64>,
+    retry_after: Option<u32>,
 }
 
 /// What is wrong with one field of a body.
@@ -33,8 +33,8 @@ pub(super) struct FieldFault {
 }
 
 impl Problem {
-    fn new(status: StatusCode, kind: &str, title: &'static str, detail: impl Into<String>) -> Self {
-        let (kind, status, detail) = (kind.into(), status.as_u16(), detail.into().into_boxed_str());
+    fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
+        let (status, detail) = (status.as_u16(), detail.into());
         Self { kind, title, status, detail, errors: Vec::new(), mismatches: Vec::new(), retry_after: None }
     }
 
@@ -44,7 +44,7 @@ impl Problem {
         Self::new(StatusCode::UNAUTHORIZED, "urn:voxgate:problem:unauthorized", "Admin token needed", detail)
     }
 
-    pub(super) fn too_many_failures(seconds: u64) -> Self {
+    pub(super) fn too_many_failures(seconds: u32) -> Self {
         let detail = format!("Too many wrong tokens from this address; try again in {seconds} s.");
         let kind = "urn:voxgate:problem:too-many-failures";
         let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, kind, "Too many wrong tokens", detail);
@@ -67,14 +67,9 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, "urn:voxgate:problem:already-exists", "Already there", detail)
     }
 
-    /// What was asked for does not go with what is there. `word` ends the type.
-    pub(super) fn conflict(word: &str, detail: impl Into<String>) -> Self {
-        Self::new(
-            StatusCode::CONFLICT,
-            &format!("urn:voxgate:problem:{word}"),
-            "Does not go with what is there",
-            detail,
-        )
+    /// What was asked for does not go with what is there. `kind` is the type.
+    pub(super) fn conflict(kind: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, kind, "Does not go with what is there", detail)
     }
 
     /// With what a budget was found to differ in.
@@ -82,10 +77,9 @@ impl Problem {
         Self { mismatches, ..self }
     }
 
-    /// Well formed, but it can't be done. `word` ends the type.
-    pub(super) fn unprocessable(word: &str, detail: impl Into<String>) -> Self {
-        let status = StatusCode::UNPROCESSABLE_ENTITY;
-        Self::new(status, &format!("urn:voxgate:problem:{word}"), "Can't be done as asked", detail)
+    /// Well formed, but it can't be done. `kind` is the type.
+    pub(super) fn unprocessable(kind: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, kind, "Can't be done as asked", detail)
     }
 
     /// Leases that can't be closed.
@@ -94,7 +88,7 @@ impl Problem {
             "{leases} leases can't be closed: a key of theirs in the store is damaged. Nothing was lost; look at the \
              leases in quarantine and the server's log, mend or remove the damaged key, then send this again."
         );
-        Self::conflict("leases-stuck", detail)
+        Self::conflict("urn:voxgate:problem:leases-stuck", detail)
     }
 
     pub(super) fn nothing_to_change(fields: &str) -> Self {

@@ -82,7 +82,10 @@ async fn create(
     let account = find(&room.quota, &id).await?.id;
     let known = room.quota.key_named(&account, key.as_str()).await?;
     if known.ok_or_else(|| Problem::not_found("key"))?.revoked {
-        return Err(Problem::conflict("key-revoked", "This key was revoked; make another key first."));
+        return Err(Problem::conflict(
+            "urn:voxgate:problem:key-revoked",
+            "This key was revoked; make another key first.",
+        ));
     }
     let status = match room.quota.create_session(&account, &key, &session, cap).await? {
         Made::Made => StatusCode::CREATED,

@@ -48,8 +48,7 @@ pub(super) enum AccountCommand {
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Refuses new streams of an account; live ones go on to the end of their
-    /// envelope.
+    /// Refuses new streams of an account; live ones end within 10 s.
     #[command(after_help = "Example:\n  voxgate account freeze acme")]
     Freeze {
         /// Its name.

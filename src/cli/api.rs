@@ -88,16 +88,16 @@ impl Api {
         self.finish(self.signed(request).call())
     }
 
-    /// A page of text with the value of one header.
-    pub(super) fn text(&self, path: &str, header: &str) -> Result<(String, Option<String>), Failure> {
+    /// A page of text with its headers.
+    pub(super) fn text(&self, path: &str) -> Result<(String, http::HeaderMap), Failure> {
         let request = self.agent.get(format!("{}{path}", self.base));
         let mut response = self.answered(self.signed(request).call())?;
         if !response.status().is_success() {
             return Err(self.refused(&mut response));
         }
-        let value = response.headers().get(header).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let headers = response.headers().clone();
         let text = response.body_mut().with_config().limit(TEXT_BYTES_MAX).read_to_string();
-        text.map(|text| (text, value))
+        text.map(|text| (text, headers))
             .map_err(|error| Failure::unavailable(format!("{} broke off: {error}; try again", self.base)))
     }
 

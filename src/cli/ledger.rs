@@ -120,7 +120,8 @@ fn export(args: &ExportArgs) -> Result<(), Failure> {
             query.push_str(&format!("&cursor={}", escaped(cursor)));
         }
         let place = format!("{}{query}", path(&args.account, &["ledger"]));
-        let (text, cursor) = api.text(&place, "voxgate-cursor")?;
+        let (text, headers) = api.text(&place)?;
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let head = args.format == Format::Csv && sink.state.cursor.is_none();
         let rows = lines(args.format, &text).saturating_sub(u64::from(head));
         if rows == 0 {
@@ -130,12 +131,16 @@ fn export(args: &ExportArgs) -> Result<(), Failure> {
             }
             break;
         }
-        let Some(cursor) = cursor else {
+        let Some(cursor) = header("voxgate-cursor") else {
             return Err(Failure::failed("the server gave rows without a cursor; is it of this version?"));
         };
         sink.write(&text)?;
         sink.keep(cursor, rows)?;
         progress.tell(sink.state.rows);
+        // What is closed from now on is for the next run, so that this one ends.
+        if header("voxgate-more").is_some_and(|more| more == "false") {
+            break;
+        }
     }
     eprintln!("{} rows", sink.state.rows);
     Ok(())
@@ -198,7 +203,12 @@ impl Sink {
             Some((file, out)) => file
                 .write_all(text.as_bytes())
                 .map_err(|error| trouble(out, &error, "is the disk full? run it again to go on"))?,
-            None => told::out(text),
+            None => {
+                let mut stdout = std::io::stdout().lock();
+                let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+                written
+                    .map_err(|error| Failure::failed(format!("stdout: {error}; the export is not whole")))?;
+            }
         }
         self.state.bytes += text.len() as u64;
         Ok(())

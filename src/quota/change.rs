@@ -47,9 +47,26 @@ impl Quota {
             let (plan, from) = (old.past.plan.to_string(), from.to_string());
             let mut args = vec![plan.as_str(), from.as_str()];
             args.extend(pairs.iter().flat_map(|(field, value)| [*field, value.as_str()]));
-            if pairs.is_empty() || self.write_account(id, &args).await? {
-                return self.account(id).await;
+            if !pairs.is_empty() && !self.write_account(id, &args).await? {
+                continue;
             }
+            if from != "0" && change.cap.is_none() {
+                self.follow_cap(&old).await?;
+            }
+            return self.account(id).await;
+        }
+        Err(StoreError::Away("the account changes too fast".into()))
+    }
+
+    /// A cap that came alone while a new plan was on its way counts for the running period too.
+    async fn follow_cap(&self, old: &Account) -> Result<(), StoreError> {
+        for _ in 0..CHANGE_TRIES_MAX {
+            let Some(now) = self.account(&old.id).await? else { return Ok(()) };
+            if now.cap == old.cap || now.past.cap.is_none_or(|cap| cap == now.cap) {
+                return Ok(());
+            }
+            let (plan, cap) = (now.past.plan.to_string(), now.cap.to_string());
+            self.write_account(&old.id, &[&plan, "0", "cap_before", &cap]).await?;
         }
         Err(StoreError::Away("the account changes too fast".into()))
     }

@@ -3,7 +3,7 @@
 //! # When it takes hold
 //! | done | new streams | live streams |
 //! |---|---|---|
-//! | freeze | refused at once | go on to the end of their envelope, then `BudgetSpent` |
+//! | freeze | refused at once | end within one heartbeat |
 //! | end a session | refused at once | lapse at their next chunk |
 //! | cap a session | at once | at their next envelope |
 //! | revoke a key | refused once the gateway's memory of it ends | end within one heartbeat |
