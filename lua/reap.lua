@@ -51,6 +51,7 @@ end
 if session[1] and not (whole(session[2]) and whole(session[3]) and whole(session[4])) then return quarantine(KEYS[1]) end
 local left = quota and whole(quota)
 if quota and not left then return quarantine(KEYS[3]) end
+if left and granted and left > granted then return quarantine(KEYS[3]) end -- nobody of ours ever adds to a quota
 local tally, waste = whole(lease[6] or '0'), whole(lease[7] or '0')
 if not (tally and waste) then return quarantine(KEYS[2]) end
 if lease[1] and (lease[1] ~= 'open' or lease[2] ~= ARGV[4] or lease[3] ~= ARGV[3]) then return quarantine(KEYS[2]) end

@@ -16,7 +16,7 @@
            {'ended' | 'conflict' | 'not yours' | 'lost', now} | {'corrupt', key} | {'bad argument', index}
   bound    at most 30 commands; 7 keys; removes at most 8 dead streams; no other loop
   keeps    replays and joins before every check; a lease is created only as n = current + 1;
-           grant = min(want, max(floor, free/share), free, rooms) and taken never passes the cap in force;
+           grant = min(want, max(floor, free/share), free, rooms), free being the smaller of the account's and the key's, and taken never passes the cap in force;
            the cap in force is the stored one plus the period's top-ups, and comes back with the answer (the one sent is
            what the gateway believes, so that it can tell that it is behind); a period that began before the latest plan
            has the cap of the plan before; windows of an older plan are turned away ]]
@@ -147,14 +147,20 @@ local session_room, key_room = math.max(session_cap - used - reserved, 0), math.
 local room = math.min(free, session_room, key_room)
 if room < least then
   if session_room < least then return { 'refuse', 'session', session_room, 0, now } end
-  if key_room < least then return { 'refuse', 'key', key_room, number[5] * 1000, now } end
-  if settled + reserved + least <= cap then -- what others hold would do; what this session holds itself would not
-    local first = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    return { 'refuse', 'held', free, tonumber(first[2] or 0), now }
+  -- Spent, or held? What others hold may come back; what this session holds itself would not help it. Units held under
+  -- the key are not counted apart, so held ones count for it as long as they may be its own.
+  local others, spent = math.max(held - reserved, 0), 'budget'
+  local back = settled + reserved + least <= cap
+  if key_room < least then
+    spent, back = 'key', others > 0 and key_taken - math.min(others, key_taken) + least <= key_cap
   end
-  return { 'refuse', 'budget', free, number[5] * 1000, now }
+  if back then
+    local first = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    return { 'refuse', 'held', room, tonumber(first[2] or 0), now }
+  end
+  return { 'refuse', spent, room, number[5] * 1000, now }
 end
-local grant = math.min(want, math.max(floor, math.floor(free / share)), room)
+local grant = math.min(want, math.max(floor, math.floor(math.min(free, key_room) / share)), room)
 local amount, until_ms = exact(grant), exact(deadline + number[19])
 if account[3] ~= period then
   redis.call('HSET', KEYS[1], 'last', period)

@@ -12,7 +12,8 @@
   returns  {'left', 0, 0, 0, replay} | {'closed', charged, returned, excess, replay} | {'reaped', charged, returned, excess, replay}
            {'overrun' | 'conflict' | 'not yours' | 'unknown'} | {'wrong period', the lease's} | {'corrupt', key} | {'bad argument', index}
   bound    at most 25 commands; 7 keys; no loop over data
-  keeps    the first answer of an attachment is repeated until the tombstone ends, and moves nothing again;
+  keeps    an overrun closes nothing, but leaves the lease to be charged in full;
+           the first answer of an attachment is repeated until the tombstone ends, and moves nothing again;
            charged = min(sum of tallies, granted + epsilon); the excess shows in the row ]]
 --include amounts.lua
 --include close.lua
@@ -55,7 +56,11 @@ if string.sub(mine, 1, 3) ~= 'in:' then -- it left before: the same answer again
   return { 'conflict' }
 end
 if lease[1] == 'closed' then return verdict('reaped', 0) end
-if tally > granted + epsilon then return { 'overrun' } end
+if tally > granted + epsilon then
+  -- Refused, but not forgotten: whoever closes the lease charges at least all of it.
+  redis.call('HSET', KEYS[2], 'tally', exact(math.max(whole(lease[6]) or 0, granted)))
+  return { 'overrun' }
+end
 
 local joined, tallies, wastes = whole(lease[8]), whole(lease[6]), whole(lease[7])
 if not (joined and tallies and wastes) or joined < 1 then return { 'corrupt', KEYS[2] } end

@@ -177,12 +177,14 @@ pub const SETTLE_WAIT: Duration = Duration::from_secs(2);
 /// How long a probe's private key lives, in milliseconds as the store takes it.
 pub const ADMIT_PROBE_KEY_MS: &str = "10000";
 /// How often an account is entered among the active ones at least, while it has streams.
-pub const ACTIVE_REFRESH: Duration = Duration::from_secs(3600);
+pub const ACTIVE_REFRESH: Duration = Duration::from_secs(60);
 /// How long an account stays among the active ones without a stream.
 pub const ACTIVE_KEEP: Duration = Duration::from_secs(2 * 24 * 3600);
 const _: () = assert!(ACTIVE_REFRESH.as_secs() + DEADLINE.as_secs() < ACTIVE_KEEP.as_secs());
 /// Pause between two rounds of a gateway's reaper.
 pub const REAP_EVERY: Duration = Duration::from_secs(5);
+/// How far the store's clock may run ahead of ours between two rounds before the reaper waits for heartbeats.
+pub const CLOCK_JUMP: Duration = Duration::from_secs(5);
 /// Leases that a reaper closes per account and round.
 pub const REAP_BATCH: u32 = 100;
 /// Pause between two audits of all active accounts by one gateway.

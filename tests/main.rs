@@ -21,6 +21,7 @@ mod money;
 mod operation;
 mod scripts;
 mod shared;
+mod survive;
 mod tidy;
 mod tokens;
 mod words;

@@ -54,3 +54,38 @@ async fn check_prints_the_latency_table() {
     let value: Value = serde_json::from_slice(&json.stdout).expect("JSON");
     assert!(value.to_string().contains("p99"), "{value}");
 }
+
+/// Whatever callers send in paths, methods, models, keys and agents, `/metrics` does not grow with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_mint_no_series() {
+    let worker = ScriptedWorker::start(Script::default()).await;
+    let gateway = Gateway::start(&Setup::embedded(&[worker.url()])).await;
+    let key = gateway.account("a", 600_000).await;
+    let flood = async |round: u64| {
+        let (public, key) = (gateway.public.clone(), key.clone());
+        let send = move || {
+            let mut dice = fastrand::Rng::with_seed(round);
+            for _ in 0..300 {
+                let word: String = (0..12).map(|_| dice.alphanumeric()).collect();
+                let path = match dice.u32(0..3) {
+                    0 => format!("/{word}"),
+                    1 => format!("/v1/listen?model={word}&encoding={word}&sample_rate=8000"),
+                    _ => format!("/v1/listen?model={word}&encoding=linear16&sample_rate=16000"),
+                };
+                let secret = if dice.bool() { &key } else { &word };
+                let request = http::Request::builder()
+                    .uri(format!("http://{public}{path}"))
+                    .header("authorization", format!("Token {secret}"))
+                    .header("user-agent", &word);
+                let agent: ureq::Agent =
+                    ureq::Agent::config_builder().http_status_as_error(false).build().into();
+                let _ = agent.run(request.body(()).expect("a request"));
+            }
+        };
+        tokio::task::spawn_blocking(send).await.expect("no panic");
+        gateway.metrics().await.lines().filter(|line| !line.starts_with('#')).count()
+    };
+    let before = flood(1).await;
+    let after = flood(2).await;
+    assert!(after <= before + 40, "{before} series before, {after} after 300 more odd requests");
+}

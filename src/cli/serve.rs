@@ -122,6 +122,11 @@ impl Server {
             token,
             share: config.quota.share,
         });
+        if config.workers.is_empty() {
+            tracing::warn!(
+                "no worker is configured: every stream is refused; add --worker ws://… or a [[workers]] section"
+            );
+        }
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
         tasks.spawn(admin::serve(listener, router, stop.clone()));
         let watch = admin::watch(quota.clone(), readiness.clone(), metrics);

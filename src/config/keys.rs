@@ -95,7 +95,12 @@ pub(super) const KEYS: &[Key] = &[
     key("workers[].token", Kind::Secret, "", "Token sent to it; rather use token_file"),
     key("workers[].token_file", Kind::Text, "", "File that holds the token sent to it"),
     key("limits.streams_max", Kind::Whole, "4096", "Connections to this gateway at once"),
-    key("limits.per_address", Kind::Whole, "256", "Connections from one client address at once"),
+    key(
+        "limits.per_address",
+        Kind::Whole,
+        "256",
+        "Connections from one client address at once; raise it behind a proxy",
+    ),
     key("limits.held_bytes", Kind::Size, "256MiB", "Audio held unpaid for all streams together"),
     key("limits.idle", Kind::Time, "10s", "Silence, without audio or KeepAlive, that ends a stream"),
     key("limits.session_longest", Kind::Time, "4h", "How long one stream may last"),

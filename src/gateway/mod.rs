@@ -151,7 +151,7 @@ pub struct Settings {
     pub sha256: bool,
     /// Price of one second of one channel, in units, of models without an own one.
     pub units_per_second: u32,
-    /// Prices by model.
+    /// Prices by model, whatever the case of its name.
     pub prices: HashMap<String, u32>,
     /// What tokens are signed with; none: a secret that all gateways of the store share.
     pub token_secrets: TokenSecrets,
@@ -159,7 +159,9 @@ pub struct Settings {
 
 impl Settings {
     fn price(&self, model: &str) -> u32 {
-        self.prices.get(model).copied().unwrap_or(self.units_per_second)
+        // Workers take a model's name in any case, so a price that minded it could be talked away.
+        let named = |(name, price): (&String, &u32)| name.eq_ignore_ascii_case(model).then_some(*price);
+        self.prices.iter().find_map(named).unwrap_or(self.units_per_second)
     }
 }
 

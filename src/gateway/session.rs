@@ -261,7 +261,8 @@ pub(super) fn refusal(error: &OpenError) -> Refusal {
         }
     };
     match why {
-        Refused::Budget { .. } | Refused::Key { .. } => Refusal::no_budget(retry_after(why)),
+        Refused::Budget { .. } => Refusal::no_budget(retry_after(why)),
+        Refused::Key { .. } => Refusal::key_spent(retry_after(why)),
         Refused::Held { .. } => Refusal::budget_held(retry_after(why)),
         Refused::Session { .. } => Refusal::session_spent(),
         Refused::Streams { .. } | Refused::Leases => Refusal::too_many_streams(STREAMS_RETRY_SECONDS),

@@ -16,6 +16,11 @@
 //! | `reserve` | repeated with the same attachment: the script repeats its answer |
 //! | `settle` | repeated until the lease's deadline, then left to the reaper |
 //!
+//! # Looking after it
+//! [`ledger`] and [`export`]: what was charged, row by row. [`audit`]: whether the books agree. [`rebuild`]: a lost
+//! budget comes back. `operate`: freeze, end, revoke, delete, top up. `schema`: which versions share a store; call
+//! [`Quota::check_schema`] before the first stream. `deploy/mechanisms.md` names the test of each mechanism.
+//!
 //! # Tests
 //! Unit facts beside the code; `tests/scripts.rs` (each script, both stores), `tests/money.rs` (random walks with
 //! lost answers, crashes and period edges; races through two gateways).

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | the store gives no answer | the round ends; the next one starts after [`REAP_EVERY`] |
 //! | the store was away | one heartbeat of grace first: living streams renew before anything is reaped |
-//! | the store's clock jumped | one heartbeat of grace, likewise |
+//! | the store's clock jumped ahead | the same grace: everybody looks dead for a moment |
 //! | an account whose keys are damaged | counted, logged, passed over; the round goes on |
 //! | a corrupt lease | the script moves it to quarantine, its budget stays held; counted, logged; the batch goes on |
 
@@ -24,7 +24,7 @@ use super::answer::Reaped;
 use super::keys::{ACTIVE_SHARDS, Member, Name};
 use super::store::{Reply, StoreError};
 use super::{Quota, TOMBSTONE_MS, accounts, ms, script};
-use crate::limits::{ACTIVE_KEEP, AUDIT_EVERY, HEARTBEAT, REAP_BATCH, REAP_EVERY};
+use crate::limits::{ACTIVE_KEEP, AUDIT_EVERY, CLOCK_JUMP, HEARTBEAT, REAP_BATCH, REAP_EVERY};
 
 /// What one round did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,22 +46,13 @@ impl Quota {
 
     async fn reap_for_ever(&self) {
         let mut grace = Instant::now() + HEARTBEAT;
-        let mut clock: Option<(Instant, u64)> = None;
-        let mut audit = Instant::now();
+        let (mut audit, mut told) = (Instant::now(), None);
         loop {
             tokio::time::sleep(REAP_EVERY).await;
-            let now = match self.store_now().await {
-                Ok(now) => now,
-                Err(_) => {
-                    grace = Instant::now() + HEARTBEAT;
-                    continue;
-                }
-            };
-            if clock.is_some_and(|(at, then)| jumped(at.elapsed(), then, now)) {
-                tracing::warn!("the store's clock jumped: nothing is reaped for one heartbeat");
+            // Without an answer, or with one from the future, the grace starts anew.
+            if !self.clock_is_steady(&mut told).await {
                 grace = Instant::now() + HEARTBEAT;
             }
-            clock = Some((Instant::now(), now));
             if Instant::now() < grace {
                 continue;
             }
@@ -84,6 +75,16 @@ impl Quota {
         }
     }
 
+    /// Whether the store answers, and its clock has not jumped ahead of ours since `told`.
+    async fn clock_is_steady(&self, told: &mut Option<(Instant, i64)>) -> bool {
+        let Ok(Ok(now)) = self.store_now().await.map(i64::try_from) else { return false };
+        let before = told.replace((Instant::now(), now));
+        before.is_none_or(|(at, was)| {
+            let passed = i64::try_from(ms(at.elapsed() + CLOCK_JUMP)).unwrap_or(i64::MAX);
+            now.saturating_sub(was) <= passed
+        })
+    }
+
     /// One round over every active account.
     pub async fn reap_round(&self) -> Result<Round, StoreError> {
         let (mut round, mut seen) = (Round::default(), HashSet::new());
@@ -92,14 +93,7 @@ impl Quota {
             for name in self.members(&["ZRANGE", &key, "0", "-1"]).await? {
                 if let Some(account) = Name::parse(&name) {
                     round.accounts += 1;
-                    match self.reap_account(&account, &mut round).await {
-                        Ok(()) => {}
-                        Err(error @ (StoreError::Corrupt(_) | StoreError::Odd(_))) => {
-                            tracing::error!(%account, %error, "an account can't be reaped: its budget stays held");
-                            metrics::counter!("voxgate_reaped_total", "answer" => "passed_over").increment(1);
-                        }
-                        Err(error) => return Err(error),
-                    }
+                    self.reap_or_pass(&account, &mut round).await?;
                     seen.insert(account);
                 }
             }
@@ -111,9 +105,21 @@ impl Quota {
             round.accounts += 1;
             self.0.active.forget(&account);
             self.remember(&account).await?;
-            self.reap_account(&account, &mut round).await?;
+            self.reap_or_pass(&account, &mut round).await?;
         }
         Ok(round)
+    }
+
+    /// Reaps one account; a damaged one is told about and passed over, so that it does not hold up the others.
+    async fn reap_or_pass(&self, account: &Name, round: &mut Round) -> Result<(), StoreError> {
+        match self.reap_account(account, round).await {
+            Err(error @ (StoreError::Corrupt(_) | StoreError::Odd(_))) => {
+                tracing::error!(%account, %error, "an account can't be reaped: its budget stays held");
+                metrics::counter!("voxgate_reaped_total", "answer" => "passed_over").increment(1);
+                Ok(())
+            }
+            done => done,
+        }
     }
 
     async fn reap_account(&self, account: &Name, round: &mut Round) -> Result<(), StoreError> {
@@ -200,12 +206,6 @@ impl Quota {
         self.heard(now);
         Ok(now)
     }
-}
-
-/// Whether the store's clock moved otherwise than ours by more than a heartbeat between two looks at it.
-fn jumped(elapsed: Duration, then_ms: u64, now_ms: u64) -> bool {
-    let expected = then_ms.saturating_add(ms(elapsed));
-    expected.abs_diff(now_ms) > ms(HEARTBEAT)
 }
 
 impl Quota {

@@ -101,6 +101,10 @@ pub(super) async fn run_ask(quota: Quota, deed: Arc<Deed>, mut ask: Ask, until: 
 /// One heartbeat: is the key still good, and where is the session?
 pub(super) async fn beat(quota: &Quota, deed: &Deed, places: &[Place]) -> Work {
     let (mut moved, mut over, mut free, mut cap) = (None, None, None, None);
+    // A failover may have forgotten the entry by which a reaper would find what this gateway leaves behind.
+    if let Err(error) = quota.remember(deed.account()).await {
+        tracing::debug!(%error, "heartbeat could not enter its account among the active ones");
+    }
     match quota.key_revoked(deed).await {
         Ok(true) => over = Some(Ending::Revoked),
         Ok(false) => {}

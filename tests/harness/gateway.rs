@@ -26,6 +26,8 @@ pub struct Setup {
     pub workers: Vec<String>,
     /// More TOML, put behind the generated part (begin with a section).
     pub more: String,
+    /// Added to its environment.
+    pub environment: Vec<(String, String)>,
 }
 
 impl Setup {
@@ -36,7 +38,31 @@ impl Setup {
 
     /// This store and these workers.
     pub fn on(store: &str, workers: &[String]) -> Self {
-        Self { store: store.to_owned(), workers: workers.to_vec(), more: String::new() }
+        Self {
+            store: store.to_owned(),
+            workers: workers.to_vec(),
+            more: String::new(),
+            environment: Vec::new(),
+        }
+    }
+
+    /// With a variable in its environment.
+    #[must_use]
+    pub fn with_environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// With its wall clock shifted, such as `+600s`; its timers run on. Panics without libfaketime.
+    #[must_use]
+    pub fn clock(self, shift: &str) -> Self {
+        let folders = std::fs::read_dir("/usr/lib").expect("a Unix").filter_map(Result::ok);
+        let library =
+            folders.map(|folder| folder.path().join("faketime/libfaketime.so.1")).find(|file| file.is_file());
+        let library = library.expect("libfaketime is not installed; run ./test, which installs it");
+        self.with_environment("LD_PRELOAD", &library.display().to_string())
+            .with_environment("FAKETIME", shift)
+            .with_environment("FAKETIME_DONT_FAKE_MONOTONIC", "1")
     }
 
     /// With more TOML.
@@ -86,6 +112,7 @@ impl Gateway {
         let mut child = Command::new(env!("CARGO_BIN_EXE_voxgate"))
             .args(["serve", "--config"])
             .arg(&config)
+            .envs(setup.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

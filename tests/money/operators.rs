@@ -1,5 +1,8 @@
 //! What operators and backends do, and when it takes hold.
 
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
 use voxgate::ending::Ending;
 use voxgate::quota::answer::Reaped;
 use voxgate::quota::{
@@ -229,4 +232,31 @@ async fn forgotten_active_account_is_reaped() {
     house.pass(60);
     assert_eq!(house.quota.reap_round().await.unwrap().closed, 1);
     assert!(books::text_of(&house.store, &["ZSCORE", &active, "acme"]).await.is_some(), "entered again");
+}
+
+/// The store's clock jumps an hour: living streams renew before anybody reaps them, dead ones are reaped after.
+#[tokio::test(start_paused = true)]
+async fn clock_jump_reaps_no_living_stream() {
+    let house = House::new().await;
+    let (mut living, _dead) = (house.stream("living", 40).await, house.stream("dead", 40).await);
+    let stop = CancellationToken::new();
+    let reaper = tokio::spawn({
+        let (quota, stop) = (house.quota.clone(), stop.clone());
+        async move { quota.reap_until(stop).await }
+    });
+    for second in 0..120 {
+        house.pass(if second == 30 { 3600 } else { 1 });
+        // Time is paused: this only lets the reaper and heartbeats run.
+        assert!(tokio::time::timeout(Duration::from_secs(1), living.ended()).await.is_err());
+        if second % 10 == 0 {
+            living.beat();
+        }
+    }
+    stop.cancel();
+    reaper.await.unwrap();
+    draw(&mut living, 5).await;
+    let leases = house.quota.open_leases(&house.id).await.unwrap();
+    assert_eq!(leases.iter().map(|lease| &*lease.session).collect::<Vec<_>>(), ["living"]);
+    assert!(living.settle(Ending::ClientDone, "w1").await.done);
+    assert_eq!(books::read(&house.store, "vox:", &house.id).await.charged(), 85);
 }

@@ -189,8 +189,8 @@ fn damaged_scripts_are_caught() {
         (&script::ADMIT, "if have < paid", "if have + 5 < paid"),
         (
             &script::RESERVE,
-            "math.max(floor, math.floor(free / share)), room)",
-            "math.max(floor, math.floor(free / share)))",
+            "math.max(floor, math.floor(math.min(free, key_room) / share)), room)",
+            "math.max(floor, math.floor(math.min(free, key_room) / share)))",
         ),
         (&script::RESERVE, "redis.call('HINCRBY', KEYS[5], 'held', amount)", ""),
         (&script::RESERVE, "'in', exact(joined + 1)", "'in', exact(joined)"),
@@ -201,7 +201,7 @@ fn damaged_scripts_are_caught() {
     for (script, line, damage) in damages {
         assert!(script.text.contains(line), "{}: {line}", script.name);
         let damaged = Script::new(script.name, script.text.replace(line, damage));
-        let caught = (0..20)
+        let caught = (0..80)
             .find_map(|seed| walk_embedded(seed, Some(&damaged), &steps(seed, STEPS), &mut Vec::new()).err());
         let wrong =
             caught.unwrap_or_else(|| panic!("{}: nobody noticed that {line:?} is {damage:?}", script.name));

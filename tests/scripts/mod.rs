@@ -2,6 +2,7 @@
 
 mod admit;
 mod bench;
+mod operators;
 mod reserve;
 mod servers;
 mod settle;

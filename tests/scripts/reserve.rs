@@ -1,7 +1,7 @@
 //! `lua/reserve.lua`: envelopes out of a budget.
 
 use voxgate::quota::answer::{Entry, Reserved, Why};
-use voxgate::quota::script::Reserve;
+use voxgate::quota::script::{Reserve, Settle};
 use voxgate::quota::store::Reply;
 
 use super::bench::{Bench, Stores, ask, leave, units};
@@ -122,7 +122,9 @@ async fn key_cap_holds_per_period() {
         let other = Reserve { sid: "k.t".into(), least: units(100), floor: units(100), ..capped };
         assert_eq!(bench.enter(&other).await.1, units(200), "on {}", bench.name);
         let third = Reserve { sid: "k.u".into(), ..other.clone() };
-        assert_eq!(why(&bench.reserve(&third).await).0, Why::Key, "on {}", bench.name);
+        assert_eq!(why(&bench.reserve(&third).await).0, Why::Held, "200 are held, on {}", bench.name);
+        bench.settle(&Settle { sid: "k.t".into(), ..leave(200) }).await;
+        assert_eq!(why(&bench.reserve(&third).await).0, Why::Key, "now they are spent, on {}", bench.name);
         let elsewhere = Reserve { sid: "j.u".into(), owner: "j".into(), ..other };
         assert_eq!(bench.enter(&elsewhere).await.0, Entry::Opened, "on {}", bench.name);
     }

@@ -66,11 +66,31 @@ async fn overrun_is_refused() {
     for bench in stores.benches().await {
         bench.enter(&ask()).await;
         let over = |tally| Settle { epsilon: units(5), ..leave(tally) };
-        assert_eq!(bench.settle(&over(1006)).await.0, Settled::Overrun, "on {}", bench.name);
-        assert_eq!(bench.sums().await, (1000, 1000, 0), "on {}", bench.name);
         let closed = Settled::Closed(bill(1005, 0));
         assert_eq!(bench.settle(&over(1005)).await.0, closed, "on {}", bench.name);
         assert_eq!(bench.sums().await, (1005, 0, 1005), "on {}", bench.name);
+    }
+    for bench in stores.benches().await {
+        bench.enter(&ask()).await;
+        let over = Settle { epsilon: units(5), ..leave(1006) };
+        for _ in 0..2 {
+            assert_eq!(bench.settle(&over).await.0, Settled::Overrun, "on {}", bench.name);
+        }
+        assert_eq!(bench.sums().await, (1000, 1000, 0), "on {}", bench.name);
+        let closed = Reaped::Closed { how: "forced".into(), bill: bill(1000, 0) };
+        assert_eq!(bench.reap(true).await, closed, "what was overrun is charged in full, on {}", bench.name);
+    }
+}
+
+/// Nobody ever adds to a quota: one that holds more than was granted is damaged, and nothing is given away for it.
+#[tokio::test]
+async fn swollen_quota_goes_to_quarantine() {
+    let stores = Stores::start();
+    for bench in stores.benches().await {
+        bench.enter(&ask()).await;
+        bench.command(&["SET", &bench.quota_key(), "1001", "KEEPTTL"]).await;
+        assert_eq!(bench.reap(true).await, Reaped::Corrupt(bench.quota_key()), "on {}", bench.name);
+        assert_eq!(bench.sums().await, (1000, 1000, 0), "on {}", bench.name);
     }
 }
 

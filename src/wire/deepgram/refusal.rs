@@ -61,6 +61,14 @@ impl Refusal {
         Self::new(402, PAYMENT, &text).retry_in(renews_in)
     }
 
+    /// 402: the key's own cap is used up; `renews_in` seconds until the next period.
+    pub fn key_spent(renews_in: Option<u32>) -> Self {
+        let when = renews_in.map_or_else(String::new, |s| format!(" It renews in {s} s."));
+        let text =
+            format!("This API key does not have enough credits: its own cap for this period is spent.{when}");
+        Self::new(402, PAYMENT, &text).retry_in(renews_in)
+    }
+
     /// 402: what is left of the budget is held by other streams, at the latest for `back_in` seconds.
     pub fn budget_held(back_in: Option<u32>) -> Self {
         let when = back_in.map_or_else(String::new, |s| format!(" Units come back within {s} s."));
