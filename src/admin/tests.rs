@@ -3,6 +3,7 @@
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
+use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
@@ -161,10 +162,54 @@ async fn bodies_are_bounded_json() {
 #[tokio::test]
 async fn ten_wrong_tokens_are_enough() {
     let (router, _) = rig();
-    let wrong =
-        || Request::builder().uri("/v1/accounts").header("authorization", "Bearer no").body(Body::empty());
-    for _ in 0..10 {
-        assert_eq!(ask(&router, wrong().unwrap()).await.0, StatusCode::UNAUTHORIZED);
+    let wrong = |n: u32| {
+        Request::builder()
+            .uri("/v1/accounts")
+            .header("authorization", format!("Bearer {n:016}"))
+            .body(Body::empty())
+            .unwrap()
+    };
+    for n in 0..10 {
+        assert_eq!(ask(&router, wrong(n)).await.0, StatusCode::UNAUTHORIZED);
     }
-    assert_eq!(ask(&router, wrong().unwrap()).await.0, StatusCode::TOO_MANY_REQUESTS);
+    for n in 10..10_000 {
+        assert_eq!(ask(&router, wrong(n)).await.0, StatusCode::TOO_MANY_REQUESTS);
+    }
+    assert_eq!(ask(&router, call("GET", "/v1/accounts", "")).await.0, StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_bodies_are_given_up() {
+    let (router, _) = rig();
+    for (method, path) in
+        [("POST", "/v1/accounts"), ("PATCH", "/v1/accounts/a"), ("POST", "/v1/accounts/a/topups")]
+    {
+        let start = futures_util::stream::iter([Ok::<_, std::io::Error>(b"{".to_vec())]);
+        let body = Body::from_stream(start.chain(futures_util::stream::pending()));
+        let (status, answer) = ask(&router, call(method, path, body)).await;
+        assert_eq!(
+            (status, &answer["type"]),
+            (StatusCode::REQUEST_TIMEOUT, &json!("urn:voxgate:problem:body-too-slow"))
+        );
+    }
+}
+
+/// Fields that stand twice, of whatever kind, are refused before anything is written.
+#[tokio::test]
+async fn doubled_fields_are_refused() {
+    let (router, _) = rig();
+    ask(&router, call("POST", "/v1/accounts", json!({ "id": "a", "cap": 1 }).to_string())).await;
+    for (method, path, body) in [
+        ("POST", "/v1/accounts", r#"{"id":"b","id":"c","cap":1}"#),
+        ("PATCH", "/v1/accounts/a", r#"{"cap":5,"cap":5}"#),
+        ("POST", "/v1/accounts/a/topups", r#"{"id":"t","amount":1,"amount":900}"#),
+        ("POST", "/v1/accounts/a/keys", r#"{"label":"x","label":"y"}"#),
+        ("POST", "/v1/accounts/a/sessions", r#"{"key":"x","key":"y"}"#),
+        ("POST", "/v1/accounts/a/audit/rebuild", r#"{"force":false,"force":true}"#),
+    ] {
+        let (status, answer) = ask(&router, call(method, path, body)).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{body}: {answer}");
+        assert!(answer["detail"].as_str().unwrap().contains("stands twice"), "{answer}");
+    }
+    assert_eq!(ask(&router, call("GET", "/v1/accounts/a", "")).await.1["cap"], 1);
 }

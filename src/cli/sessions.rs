@@ -28,7 +28,7 @@ pub(super) enum SessionCommand {
         /// Whose session.
         account: String,
         /// Fingerprint of the key that will open its streams.
-        #[arg(long, env = "VOXGATE_KEY_FINGERPRINT", value_name = "FINGERPRINT")]
+        #[arg(long, env = "VOXGATE_KEY_FINGERPRINT", value_name = "KEY")]
         key: String,
         /// Its name, the session_id of its streams.
         #[arg(long, env = "VOXGATE_SESSION", value_name = "NAME")]
