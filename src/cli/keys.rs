@@ -109,12 +109,12 @@ fn tell_secret(secret: &str, url: &str) {
 /// What to type next, with the key left to the environment.
 fn snippet(url: &str) -> String {
     format!(
-        "\nTry it:\n  VOXGATE_KEY=<the secret> voxgate stream speech.wav --url {url}\n\nDeepgram SDK (Python):\n  \
-         from deepgram import DeepgramClient\n  from deepgram.environment import DeepgramClientEnvironment\n  here = \
-         DeepgramClientEnvironment(\n      base=\"{url}\", production=\"{ws}\", agent=\"{ws}\")\n  client = \
-         DeepgramClient(api_key=<the secret>, environment=here)\n  with client.listen.v1.connect(\n          \
-         model=\"nova-3\", encoding=\"linear16\", sample_rate=16000) as stream:\n      \
-         stream.send_media(audio)\n",
+        "\nTry it:\n  export VOXGATE_KEY=<the secret>\n  voxgate stream speech.wav --url {url}\n\nDeepgram SDK (Python):\n  \
+         import os\n  from deepgram import DeepgramClient\n  from deepgram.environment import \
+         DeepgramClientEnvironment\n  here = DeepgramClientEnvironment(\n      base=\"{url}\", production=\"{ws}\", \
+         agent=\"{ws}\", agent_rest=\"{url}\")\n  client = DeepgramClient(api_key=os.environ[\"VOXGATE_KEY\"], \
+         environment=here)\n  with client.listen.v1.connect(\n          model=\"nova-3\", encoding=\"linear16\", \
+         sample_rate=16000) as stream:\n      stream.send_media(bytes(32000))\n",
         ws = url.replacen("http", "ws", 1),
     )
 }
