@@ -58,3 +58,25 @@ async fn two_gateways_spend_one_quota_exactly() {
     let refused = two.open(LINEAR16, &key).await.err().expect("nothing is left");
     assert_eq!(refused.status, 402);
 }
+
+/// A cap lowered to nothing under a live stream takes hold at the end of the envelope that it draws on, at the latest.
+#[tokio::test(flavor = "multi_thread")]
+async fn lowered_cap_ends_with_the_envelope() {
+    let store = RedisServer::start(redis(), &[]);
+    let worker = ScriptedWorker::start(Script::default()).await;
+    let gateway = Gateway::start(&Setup::on(&store.url(), &[worker.url()])).await;
+    let key = gateway.account_with("a", 600_000, json!({"share": 1})).await;
+    let mut client = gateway.open(LINEAR16, &key).await.expect("accepted");
+    assert!(client.audio(&noise_ms(1, 1000)).await);
+    client.until("results", |heard| !heard.messages.is_empty()).await;
+
+    let (status, body) = gateway.call("PATCH", "/v1/accounts/a", Some(json!({"cap": 0}))).await;
+    assert_eq!(status, 200, "{body}");
+    client.stream(&noise_ms(2, 60_000), 3200, Duration::ZERO).await;
+    let heard = client.end().await;
+
+    assert_eq!((heard.code(), heard.reason()), (1008, "QUOTA-0000"));
+    assert_eq!(heard.metadata_ms(), 10_000, "the first envelope, to the unit");
+    assert_eq!(worker.audio_bytes(), 10_000 * 32);
+    assert_eq!(gateway.open(LINEAR16, &key).await.err().map(|refusal| refusal.status), Some(402));
+}
