@@ -244,6 +244,9 @@ fn tell_account(admin: &AdminArgs, account: &Value) {
         return;
     }
     told::pairs(account, &["id", "cap", "period", "zone", "share", "frozen"]);
+    if let Some(when) = at(account, "/changes_at").as_str() {
+        eprintln!("Period and zone count from {}, when the running period ends.", told::plain(when));
+    }
     let cap = std::time::Duration::from_millis(at(account, "/cap").as_u64().unwrap_or(0));
     eprintln!("At 1000 units per second the cap is {} of audio.", show_time(cap));
 }
