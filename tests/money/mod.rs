@@ -1,9 +1,11 @@
 //! Money as a whole: random walks with lost answers, crashes, operators, failovers and period edges; races through two
-//! gateways; ledger, audit, rebuild and operators' deeds.
+//! gateways; answers foretold by a plain model; ledger, audit, rebuild and operators' deeds.
 
 pub mod books;
 mod house;
 mod ledger;
+mod model;
+mod model_walk;
 mod operators;
 mod race;
 mod walk;

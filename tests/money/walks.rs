@@ -15,10 +15,11 @@ use crate::harness::redis_server::{RedisServer, redis};
 
 const STEPS: u32 = 700;
 const SEEDS_AT_ONCE: usize = 12;
-/// Walks tried to make a wrong one shorter.
+/// Tries to make a wrong walk shorter.
 const SHRINK_TRIES_MAX: usize = 300;
 
-fn seeds(usual: u64) -> std::ops::Range<u64> {
+/// `VOXGATE_SEEDS` many from `VOXGATE_SEED` on, or the usual ones.
+pub fn seeds(usual: u64) -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let first = number("VOXGATE_SEED").unwrap_or(0);
     let count = number("VOXGATE_SEEDS").unwrap_or(if number("VOXGATE_SEED").is_some() { 1 } else { usual });
@@ -59,9 +60,9 @@ fn walk_embedded(
     })
 }
 
-/// Leaves out steps as long as the walk still goes wrong: halves first, then ever smaller parts.
-fn shrink(seed: u64, damaged: Option<&Script>, steps: Vec<Step>) -> Vec<Step> {
-    let (mut kept, mut size, mut tries) = (steps, 0, 0);
+/// Leaves parts out as long as it still goes wrong: halves first, then ever smaller ones.
+pub fn shrink<T: Clone>(parts: Vec<T>, wrong: impl Fn(&[T]) -> bool) -> Vec<T> {
+    let (mut kept, mut size, mut tries) = (parts, 0, 0);
     size += kept.len() / 2;
     while size > 0 && tries < SHRINK_TRIES_MAX {
         let (mut at, mut less) = (0, false);
@@ -69,7 +70,7 @@ fn shrink(seed: u64, damaged: Option<&Script>, steps: Vec<Step>) -> Vec<Step> {
             let mut fewer = kept.clone();
             fewer.drain(at..(at + size).min(kept.len()));
             tries += 1;
-            if walk_embedded(seed, damaged, &fewer, &mut Vec::new()).is_err() {
+            if wrong(&fewer) {
                 (kept, less) = (fewer, true);
             } else {
                 at += size;
@@ -82,7 +83,8 @@ fn shrink(seed: u64, damaged: Option<&Script>, steps: Vec<Step>) -> Vec<Step> {
 
 /// The shortest walk found that goes wrong, step by step, and how.
 fn story(seed: u64, damaged: Option<&Script>) -> String {
-    let steps = shrink(seed, damaged, steps(seed, STEPS));
+    let wrong = |fewer: &[Step]| walk_embedded(seed, damaged, fewer, &mut Vec::new()).is_err();
+    let steps = shrink(steps(seed, STEPS), wrong);
     let mut trail = Vec::new();
     let wrong = walk_embedded(seed, damaged, &steps, &mut trail).err().unwrap_or_else(|| "not again".into());
     let told: Vec<String> = steps
