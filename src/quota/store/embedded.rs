@@ -1,7 +1,7 @@
 //! The store in process: the very Lua files that Redis runs, over keys in memory; it never waits on a network.
 //!
-//! In memory only, its keys end with the process. With a directory they outlive it, see [`disk`](self::disk) and
-//! [`keeper`](self::keeper): calls still only touch memory, and a thread brings what changed to disk behind them.
+//! In memory only, its keys end with the process. With a directory they outlive it, see `disk` and
+//! `keeper`: calls still only touch memory, and a thread brings what changed to disk behind them.
 //!
 //! Keys live in shards by hash slot, each behind a lock of its own with its own Lua, so one call touches one
 //! shard and sees nobody else's half-done work. A script's keys must share one slot exactly as in Redis Cluster,
