@@ -42,6 +42,9 @@ pub type At = (String, u64);
 /// Sid, n, period and granted.
 pub type Member = (String, u64, String, i64);
 
+/// Amount and sum after it, by id.
+pub type Topups = BTreeMap<String, (i64, i64)>;
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seat {
     In { want: i64 },
@@ -97,8 +100,8 @@ pub struct Model {
     pub last: Option<String>,
     /// Sum of top-ups by period.
     pub credit: BTreeMap<String, i64>,
-    /// Amount and sum after it, by period and id; with when a period's are forgotten.
-    pub topups: BTreeMap<String, (BTreeMap<String, (i64, i64)>, i64)>,
+    /// Top-ups by period, with when they are forgotten.
+    pub topups: BTreeMap<String, (Topups, i64)>,
     pub budgets: BTreeMap<String, Budget>,
     pub sessions: BTreeMap<String, Session>,
     pub leases: BTreeMap<At, Lease>,
