@@ -1,6 +1,7 @@
 --[[ close: the one way a lease ends; put into settle and reap where they say `--include close.lua`.
   Takes the books of one lease and writes all of its end: budget, session, ledger, quota, queue, tombstone.
   bound    at most 14 commands, no loop
+           session_there: the session that the lease was taken in, not a later one of the same name (its n is smaller)
   keeps    taken = sum of ledger rows + sum of granted of open leases; no key is created but the ledger ]]
 local function close(books)
   -- books: keys {session, lease, quota, budget, leases, ledger}, member, sid, n, period, owner, terms, granted,

@@ -33,7 +33,7 @@ if not score then return { 'unknown' } end
 local deadline = tonumber(score)
 if deadline > now and not force then return { 'not due', deadline } end
 
-local session = redis.pcall('HMGET', KEYS[1], 'owner', 'used', 'held', 'open')
+local session = redis.pcall('HMGET', KEYS[1], 'owner', 'used', 'held', 'open', 'n')
 local lease = redis.pcall('HMGET', KEYS[2], 'state', 'granted', 'period', 'owner', 'terms', 'tally', 'waste')
 local quota = redis.pcall('GET', KEYS[3])
 local budget = redis.pcall('HMGET', KEYS[4], 'taken', 'held', 'settled', 'rows')
@@ -69,6 +69,6 @@ close({
   keys = { session = KEYS[1], lease = KEYS[2], quota = KEYS[3], budget = KEYS[4], leases = KEYS[5], ledger = KEYS[6] },
   member = member, sid = ARGV[1], n = ARGV[2], owner = lease[4] or session[1], terms = lease[5],
   granted = granted, charged = charged, excess = used - charged, tally = tally, waste = waste, how = how, meta = ARGV[8],
-  budget_there = budget[1], session_there = session[1], lease_there = lease[1], keep = ARGV[6], retention = ARGV[7],
+  budget_there = budget[1], session_there = session[1] and (whole(session[5]) or 0) >= tonumber(ARGV[2]), lease_there = lease[1], keep = ARGV[6], retention = ARGV[7],
 })
 return { 'closed', how, charged, granted - charged, used - charged }

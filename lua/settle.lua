@@ -25,7 +25,7 @@ for i, value in ipairs({ tally or -1, waste or -1, epsilon or -1, whole(ARGV[10]
 end
 if #ARGV[12] > 256 then return { 'bad argument', 12 } end
 
-local session = redis.pcall('HMGET', KEYS[1], 'owner', 'used', 'held', 'open')
+local session = redis.pcall('HMGET', KEYS[1], 'owner', 'used', 'held', 'open', 'n')
 local lease = redis.pcall('HMGET', KEYS[2], 'state', 'granted', 'period', 'owner', 'terms', 'tally', 'waste', 'in',
   'charged', 'excess', attachment)
 local quota = redis.pcall('GET', KEYS[3])
@@ -80,6 +80,6 @@ close({
   keys = { session = KEYS[1], lease = KEYS[2], quota = KEYS[3], budget = KEYS[4], leases = KEYS[5], ledger = KEYS[6] },
   member = sid .. ':' .. ARGV[2] .. ':' .. period .. ':' .. lease[2], sid = sid, n = ARGV[2], owner = lease[4], terms = lease[5],
   granted = granted, charged = charged, excess = tallies - charged, tally = tallies, waste = wastes, how = 'settled', meta = ARGV[12],
-  budget_there = budget[1], session_there = session[1], lease_there = true, keep = ARGV[10], retention = ARGV[11],
+  budget_there = budget[1], session_there = session[1] and (whole(session[5]) or 0) >= tonumber(ARGV[2]), lease_there = true, keep = ARGV[10], retention = ARGV[11],
 })
 return { 'closed', charged, math.max(granted - charged, 0), tallies - charged, 0 }

@@ -169,6 +169,41 @@ async fn corrupt_leases_go_to_quarantine() {
     }
 }
 
+/// A session that expired with a lease unreaped may be made anew under its name: the old lease's end is not booked onto it.
+#[tokio::test]
+async fn renewed_session_keeps_its_own_sums() {
+    let stores = Stores::start();
+    for bench in stores.benches().await {
+        bench.enter(&ask()).await;
+        bench.settle(&leave(100)).await;
+        bench.enter(&Reserve { n: 2, attachment: "a2".into(), ..ask() }).await;
+        let session = bench.keys.session(&bench.account, "k.s");
+        bench.command(&["DEL", &session, &bench.keys.lease(&bench.account, "k.s", 1)]).await;
+        bench.enter(&Reserve { attachment: "b1".into(), ..ask() }).await;
+
+        let old = Settle { n: 2, attachment: "a2".into(), ..leave(300) };
+        assert_eq!(bench.settle(&old).await.0, Settled::Closed(bill(300, 700)), "on {}", bench.name);
+
+        let field = async |name: &str| bench.text(&["HGET", &session, name]).await;
+        assert_eq!(
+            (field("held").await.as_deref(), field("open").await.as_deref()),
+            (Some("1000"), Some("1")),
+            "on {}",
+            bench.name
+        );
+        assert_eq!(
+            bench.settle(&Settle { attachment: "b1".into(), ..leave(50) }).await.0,
+            Settled::Closed(bill(50, 950))
+        );
+        assert_eq!(
+            (field("used").await.as_deref(), bench.sums().await),
+            (Some("50"), (450, 0, 450)),
+            "on {}",
+            bench.name
+        );
+    }
+}
+
 /// A settle without its budget still leaves the row from which the budget can be rebuilt.
 #[tokio::test]
 async fn settle_without_budget_keeps_the_row() {
