@@ -201,3 +201,31 @@ async fn slots_come_back_after_crashes() {
     }
     assert_eq!(fresh.open(LINEAR16, &key).await.err().map(|refusal| refusal.status), Some(429));
 }
+
+/// A gateway's clock is set back by an hour under a live stream: it goes on, is charged once, and no duration is negative.
+#[tokio::test(flavor = "multi_thread")]
+async fn clock_set_back_disturbs_no_stream() {
+    let store = RedisServer::start(redis(), &[]);
+    let worker = ScriptedWorker::start(Script::default()).await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("clock");
+    std::fs::write(&file, "+600s\n").expect("a writable folder");
+    let gateway = Gateway::start(&Setup::on(&store.url(), &[worker.url()]).clock_in(&file)).await;
+    let key = gateway.account("a", 600_000).await;
+    let mut client = gateway.open(LINEAR16, &key).await.expect("accepted");
+    assert!(client.audio(&noise_ms(1, 500)).await);
+    client.until("results", |heard| !heard.messages.is_empty()).await;
+
+    std::fs::write(&file, "-3000s\n").expect("a writable folder");
+    // More than the first envelope: the next one is reserved under the new clock.
+    assert!(client.stream(&noise_ms(2, 14_500), 3200, Duration::ZERO).await);
+    assert_eq!(client.finish().await.metadata_ms(), 15_000);
+
+    let balance = gateway.balance("a").await;
+    assert_eq!((balance.settled, balance.held, balance.leases), (15_000, 0, 0));
+    for name in ["voxgate_stream_seconds_sum", "voxgate_admit_seconds_sum", "voxgate_script_seconds_sum"] {
+        assert!(gateway.metric(name, &[]).await >= 0.0, "{name}");
+    }
+    assert_eq!(gateway.metric("voxgate_panics_total", &[]).await, 0.0);
+    assert_eq!(gateway.metric("voxgate_reaped_total", &["answer=\"reaped\""]).await, 0.0);
+}

@@ -56,12 +56,23 @@ impl Setup {
     /// With its wall clock shifted, such as `+600s`; its timers run on. Panics without libfaketime.
     #[must_use]
     pub fn clock(self, shift: &str) -> Self {
+        self.fake_time().with_environment("FAKETIME", shift)
+    }
+
+    /// With its wall clock shifted by what `file` says, read anew at each look.
+    #[must_use]
+    pub fn clock_in(self, file: &std::path::Path) -> Self {
+        self.fake_time()
+            .with_environment("FAKETIME_TIMESTAMP_FILE", &file.display().to_string())
+            .with_environment("FAKETIME_NO_CACHE", "1")
+    }
+
+    fn fake_time(self) -> Self {
         let folders = std::fs::read_dir("/usr/lib").expect("a Unix").filter_map(Result::ok);
         let library =
             folders.map(|folder| folder.path().join("faketime/libfaketime.so.1")).find(|file| file.is_file());
         let library = library.expect("libfaketime is not installed; run ./test, which installs it");
         self.with_environment("LD_PRELOAD", &library.display().to_string())
-            .with_environment("FAKETIME", shift)
             .with_environment("FAKETIME_DONT_FAKE_MONOTONIC", "1")
     }
 
