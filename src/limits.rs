@@ -165,8 +165,6 @@ pub const CLIENT_CLOSE: Duration = Duration::from_secs(5);
 
 /// Longest account, session or key name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Open leases of one session.
-pub const SESSION_LEASES_MAX: u32 = 4;
 /// Reserve calls that one chunk may cause.
 pub const CHUNK_ASKS_MAX: u32 = 4;
 

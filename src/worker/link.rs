@@ -332,6 +332,8 @@ mod tests {
         };
         let (Undelivered { sent }, ()) = tokio::join!(give, drive);
         assert!(sent <= 3);
+        let again = feed.put(vec![Bytes::from_static(&[0; 64]); 3]).await;
+        assert_eq!(again, Err(Undelivered { sent: 0 }), "a closed link takes nothing, and says so");
         assert!(feed.room().await.is_err());
     }
 
