@@ -31,12 +31,11 @@ mod dialect;
 mod disk;
 mod flags;
 mod keeper;
-mod slot;
 
+use super::slot::slot;
 use dialect::Dialect;
 use disk::Books;
 use keeper::Keeper;
-use slot::slot;
 
 /// A store in this process; clones share it.
 #[derive(Clone)]

@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use sha1::{Digest, Sha1};
 
+pub mod code;
 pub mod embedded;
 pub mod faults;
 mod keyspace;
 pub mod redis;
+pub mod slot;
 
 use embedded::Embedded;
 use faults::{Fault, Faults};
@@ -106,37 +108,33 @@ impl StoreError {
         }
     }
 
-    /// The error that a reply's error text means; the first word decides, never the rest, but for the two
-    /// texts that say that a value is no integer.
+    /// The error that a reply's error text means, by [`code`]'s table.
     pub fn from_text(text: &str) -> Self {
-        let code = text.split([' ', '\r', '\n']).next().unwrap_or_default();
-        match code {
-            "BUSY" => Self::Busy,
-            "LOADING" | "CLUSTERDOWN" | "TRYAGAIN" | "MASTERDOWN" | "READONLY" | "MOVED" | "ASK"
-            | "NOSCRIPT" => Self::Away(text.to_owned()),
-            "OOM" | "MISCONF" | "NOREPLICAS" => Self::Refuses(text.to_owned()),
-            "NOAUTH" | "NOPERM" | "WRONGPASS" => Self::Denied(text.to_owned()),
-            "WRONGTYPE" => Self::Corrupt(text.to_owned()),
-            _ if NO_INTEGER.iter().any(|no_integer| text.starts_with(no_integer)) => {
-                Self::Corrupt(text.to_owned())
-            }
-            _ => Self::Odd(text.to_owned()),
-        }
+        code::error(text)
     }
 
-    /// The metric label.
-    pub const fn word(&self) -> &'static str {
+    /// The metric label: the error reply's own, see [`code::CODES`], or `unreachable`, `odd`, `late`, `lost`.
+    pub fn word(&self) -> &'static str {
         match self {
             Self::Busy => "busy",
-            Self::Away(_) => "away",
-            Self::Refuses(_) => "refuses",
+            Self::Away(text) => code::label(text, "unreachable"),
+            Self::Refuses(text) => code::label(text, "refuses"),
             Self::Corrupt(_) => "corrupt",
-            Self::Denied(_) => "denied",
+            Self::Denied(text) => code::label(text, "denied"),
             Self::Odd(_) => "odd",
             Self::Late(_) => "late",
             Self::Lost(_) => "lost",
         }
     }
+}
+
+/// One primary of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// `host:port`, or `embedded`: for metrics and tables.
+    pub name: String,
+    /// A hash slot that it serves.
+    pub slot: u16,
 }
 
 /// The store, one of the two we own; with [`Faults`] for tests that lose answers on purpose.
@@ -230,6 +228,25 @@ impl Store {
         }
     }
 
+    /// The primaries of the store, as known now, each with a slot that it serves; one for a store that is one server.
+    ///
+    /// # Errors
+    /// The store does not say.
+    pub async fn shards(&self) -> Result<Vec<Shard>, StoreError> {
+        match &self.kind {
+            Kind::Embedded(_) => Ok(vec![Shard { name: "embedded".into(), slot: 0 }]),
+            Kind::Redis(store) => store.shards().await,
+        }
+    }
+
+    /// Runs one command that names no key (`INFO`, `SCAN`, `SLOWLOG`, …) on one primary.
+    pub async fn command_on(&self, shard: &Shard, words: &[&str]) -> Result<Reply, StoreError> {
+        match &self.kind {
+            Kind::Embedded(_) => self.command(words).await,
+            Kind::Redis(store) => store.command_on(shard, words).await,
+        }
+    }
+
     /// Writes what is not on disk yet and gives the directory free; later writes are refused. Blocks. Nothing for a
     /// store without a directory.
     ///
@@ -251,38 +268,9 @@ impl Store {
     }
 }
 
-const NO_INTEGER: [&str; 2] = ["ERR value is not an integer", "ERR hash value is not an integer"];
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn first_word_decides_the_error() {
-        for (text, word) in [
-            ("BUSY Valkey is busy running a script.", "busy"),
-            ("LOADING Redis is loading the dataset in memory", "away"),
-            ("MOVED 3999 127.0.0.1:6381", "away"),
-            ("READONLY You can't write against a read only replica.", "away"),
-            ("NOSCRIPT No matching script.", "away"),
-            ("OOM command not allowed when used memory > 'maxmemory'. script: 12", "refuses"),
-            ("NOREPLICAS Not enough good replicas to write.", "refuses"),
-            (
-                "WRONGTYPE Operation against a key holding the wrong kind of value script: on @user_script:3.",
-                "corrupt",
-            ),
-            ("ERR value is not an integer or out of range script: on @user_script:3.", "corrupt"),
-            ("ERR hash value is not an integer", "corrupt"),
-            ("NOAUTH Authentication required.", "denied"),
-            ("WRONGPASS invalid username-password pair", "denied"),
-            ("ERR increment or decrement would overflow", "odd"),
-            ("CROSSSLOT Keys in request don't hash to the same slot", "odd"),
-            ("BUSYKEY Target key name already exists.", "odd"),
-            ("", "odd"),
-        ] {
-            assert_eq!(StoreError::from_text(text).word(), word, "{text}");
-        }
-    }
 
     #[test]
     fn only_doubtful_errors_may_have_charged() {

@@ -142,6 +142,18 @@ impl RedisStore {
         self.send(&call).await
     }
 
+    /// The one server.
+    pub async fn shards(&self) -> Result<Vec<super::Shard>, StoreError> {
+        self.epoch().await?;
+        Ok(vec![super::Shard { name: self.0.client.get_connection_info().addr().to_string(), slot: 0 }])
+    }
+
+    /// Runs one plain command on the one server.
+    pub async fn command_on(&self, _: &super::Shard, words: &[&str]) -> Result<Reply, StoreError> {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        self.command(&words).await
+    }
+
     /// How often scripts were loaded since the start.
     pub fn loads(&self) -> u64 {
         self.0.loaded.load(Ordering::Relaxed)

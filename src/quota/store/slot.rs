@@ -1,7 +1,7 @@
 //! The hash slot of a key, as Redis Cluster counts it; pure.
 
 /// The slot (0 .. 16383) of `key`: CRC16 of its hash tag, or of all of it when it has none.
-pub(super) fn slot(key: &[u8]) -> u16 {
+pub fn slot(key: &[u8]) -> u16 {
     crc16(tag(key)) % 16_384
 }
 
