@@ -14,12 +14,22 @@ pub const HEARTBEAT: Duration = Duration::from_secs(10);
 pub const DEADLINE: Duration = Duration::from_secs(45);
 /// How long a connection to the store may owe answers without giving any before it is dropped.
 pub const STALL: Duration = Duration::from_secs(2);
-/// How long a connection to the store may take to open.
-pub const STORE_CONNECT: Duration = Duration::from_secs(2);
+/// How long a connection to the store may take to open: shorter than [`STALL`], so that a held chunk sees several tries.
+pub const STORE_CONNECT: Duration = Duration::from_secs(1);
 /// First wait after a failed connect to the store; doubles with each failure.
 pub const STORE_BACKOFF_MIN: Duration = Duration::from_millis(20);
-/// Longest wait between two connects to the store: shorter than `HOLD`, so that a held chunk sees several.
-pub const STORE_BACKOFF_MAX: Duration = Duration::from_millis(1000);
+/// Longest wait between two connects to the store: the first call after an outage comes through within a second.
+pub const STORE_BACKOFF_MAX: Duration = Duration::from_millis(700);
+/// How long a sentinel, or a node of a cluster, may take to say who the primaries are.
+pub const STORE_LOOK: Duration = Duration::from_millis(500);
+/// Shortest pause between two such questions.
+pub const STORE_LOOK_PAUSE: Duration = Duration::from_millis(100);
+/// How often sentinels are asked while all is well.
+pub const STORE_LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long replicas are waited for; a connection that waits answers nobody else meanwhile.
+pub const STORE_WAIT: Duration = Duration::from_millis(100);
+const _: () = assert!(STORE_WAIT.as_millis() * 10 < STALL.as_millis());
+const _: () = assert!(STORE_CONNECT.as_millis() < STALL.as_millis());
 const _: () = assert!(HOLD.as_secs() + 2 * HEARTBEAT.as_secs() < DEADLINE.as_secs());
 const _: () = assert!(STALL.as_secs() < HOLD.as_secs());
 

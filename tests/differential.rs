@@ -128,7 +128,9 @@ fn on_embedded(store: &Embedded, call: &Call) -> Answer {
         | StoreError::Corrupt(text)
         | StoreError::Denied(text)
         | StoreError::Odd(text) => text.trim_end().to_owned(),
-        StoreError::Busy | StoreError::Late(_) | StoreError::Lost(_) => panic!("{error}"),
+        StoreError::Busy | StoreError::Late(_) | StoreError::Lost(_) | StoreError::Thin { .. } => {
+            panic!("{error}")
+        }
     })
 }
 

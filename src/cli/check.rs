@@ -184,7 +184,10 @@ async fn store(config: &Config, findings: &mut Vec<Finding>) -> Vec<Latency> {
         return Vec::new();
     }
     let outcome = async {
-        let quota = Quota::new(Store::open(config.store.url.address())?, fit::quota_settings(config));
+        let quota = Quota::new(
+            Store::open_with(config.store.url.address(), &config.store.options)?,
+            fit::quota_settings(config),
+        );
         findings.extend(inspect(&quota, &config.store.url).await?);
         let line = probe(&quota).await?;
         let p99 = Duration::from_secs_f64(line.p99_ms / 1000.0);

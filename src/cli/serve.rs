@@ -102,7 +102,10 @@ impl Server {
     /// Starts every part. When this fails, nothing is left running.
     pub(super) async fn start(config: &Config) -> Result<Self, Failure> {
         let metrics = Metrics::install();
-        let quota = Quota::new(Store::open(config.store.url.address())?, fit::quota_settings(config));
+        let quota = Quota::new(
+            Store::open_with(config.store.url.address(), &config.store.options)?,
+            fit::quota_settings(config),
+        );
         refuse_unsafe_store(&quota, config).await?;
         refuse_other_schema(&quota).await?;
         let listener = bind(config.admin.address).await?;

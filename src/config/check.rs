@@ -12,8 +12,8 @@ use crate::worker::{self, WorkerSpec, WorkerUrl};
 use super::fault::{Fault, Origin};
 use super::reader::Reader;
 use super::settings::{Raw, Settings};
-use super::values::{Secret, StoreUrl};
-use super::{Admin, Config, Limits, Listen, QuotaRules, Store, tokens};
+use super::values::Secret;
+use super::{Admin, Config, Limits, Listen, QuotaRules, store, tokens};
 
 /// Hardest bounds of settings that `limits` leaves open.
 const STREAMS_MAX: u32 = 65_536;
@@ -33,7 +33,7 @@ pub(super) fn check(settings: &Settings, faults: Vec<Fault>) -> Result<Config, V
     let config = Config {
         listen: listen(&mut reader),
         admin: admin(&mut reader),
-        store: store(&mut reader),
+        store: store::store(&mut reader),
         quota: quota(&mut reader),
         tokens: tokens::secrets(&mut reader),
         workers: workers(&mut reader, settings),
@@ -116,30 +116,6 @@ fn token(reader: &mut Reader<'_>, section: &str) -> Option<Secret> {
         return None;
     }
     Some(Secret::new(token))
-}
-
-fn store(reader: &mut Reader<'_>) -> Store {
-    // The URL may hold a password, so it is shown masked and never repeated in a fault.
-    let text = reader.hidden("store.url").unwrap_or_default();
-    let url = match StoreUrl::parse(&text) {
-        Ok(url) => url,
-        Err(reason) => {
-            let allowed =
-                "must be \"embedded\", \"embedded:/a/directory\" or such as \"redis://127.0.0.1:6379/0\"";
-            reader.fault("store.url", format!("{reason}; {allowed}"));
-            StoreUrl::Embedded
-        }
-    };
-    let origin = reader.origin("store.url");
-    reader.shown.insert("store.url".to_owned(), (format!("{:?}", url.to_string()), origin));
-    let allowed = "1 to 32 of A-Z a-z 0-9 - _ . :";
-    let prefix = reader.parsed("store.prefix", allowed, |text| is_prefix(text).then(|| text.to_owned()));
-    Store { url, prefix: prefix.unwrap_or_default() }
-}
-
-fn is_prefix(text: &str) -> bool {
-    (1..=32).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':'))
 }
 
 fn quota(reader: &mut Reader<'_>) -> QuotaRules {

@@ -65,7 +65,22 @@ pub(super) const KEYS: &[Key] = &[
         "store.url",
         Kind::Text,
         "embedded",
-        "Where the books are kept: embedded, embedded:DIR, or redis://host:6379/0",
+        "Where the books are kept: embedded, embedded:DIR, redis://…, redis+sentinel://… or redis+cluster://…",
+    ),
+    key("store.password_file", Kind::Text, "", "File that holds the store's password, instead of the URL"),
+    key(
+        "store.ca_file",
+        Kind::Text,
+        "",
+        "Certificates (PEM) that sign the store's own, for rediss://; none: the machine's",
+    ),
+    key("store.cert_file", Kind::Text, "", "Our certificate chain (PEM), where the store asks for one"),
+    key("store.key_file", Kind::Text, "", "Its private key (PEM)"),
+    key(
+        "store.wait_replicas",
+        Kind::Whole,
+        "0",
+        "Replicas that must have a reserve, settle, reap or top-up before it counts",
     ),
     key("store.prefix", Kind::Text, "vox:", "What every key in the store begins with"),
     key(

@@ -15,6 +15,7 @@ mod fault;
 mod keys;
 mod reader;
 mod settings;
+mod store;
 mod tokens;
 mod values;
 
@@ -22,6 +23,8 @@ pub use fault::{Fault, Faults, Origin};
 pub use values::{Secret, StoreUrl, mask_url, parse_size, parse_time, show_size, show_time};
 
 use settings::Settings;
+
+use crate::quota::store::redis::Options;
 
 use crate::telemetry::Log;
 use crate::worker::WorkerSpec;
@@ -73,6 +76,8 @@ pub struct Admin {
 pub struct Store {
     /// Which store.
     pub url: StoreUrl,
+    /// What the URL can't hold; of use to Redis and Valkey only.
+    pub options: Options,
     /// What every key begins with, 1 to 32 bytes.
     pub prefix: String,
 }

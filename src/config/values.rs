@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::quota::store::redis::Target;
+
 /// A text that is never shown: `Debug` prints `***`, and there is no `Display`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
@@ -37,8 +39,7 @@ pub enum StoreUrl {
 }
 
 impl StoreUrl {
-    /// Reads `embedded`, `embedded:DIRECTORY` or `redis://[user:password@]host[:port][/db]`; the error says what is
-    /// wrong.
+    /// Reads `embedded`, `embedded:DIRECTORY` or what [`Target`] reads; the error says what is wrong.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         if text == "embedded" {
             return Ok(Self::Embedded);
@@ -49,20 +50,7 @@ impl StoreUrl {
             }
             return Ok(Self::Disk(text.to_owned()));
         }
-        if text.starts_with("rediss://") {
-            return Err("TLS to the store is not built in; use redis:// to a local TLS proxy");
-        }
-        let Some(rest) = text.strip_prefix("redis://") else {
-            return Err("neither `embedded`, `embedded:DIRECTORY` nor a redis:// URL");
-        };
-        let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-        if host.is_empty() || host.starts_with(['/', ':']) {
-            return Err("the URL has no host");
-        }
-        if text.bytes().any(|b| b.is_ascii_whitespace() || b.is_ascii_control()) {
-            return Err("the URL holds a space or a control character");
-        }
-        Ok(Self::Redis(Secret::new(text)))
+        Target::parse(text).map(|_| Self::Redis(Secret::new(text)))
     }
 
     /// The address with its password, for whoever connects; never for people.
@@ -171,8 +159,11 @@ mod tests {
 
     #[test]
     fn secrets_never_show() {
-        let url = StoreUrl::parse("redis://me:canary@localhost:6379/1?token=canary").unwrap();
-        assert_eq!(format!("{url} {url:?}"), "redis://***@localhost:6379/1 redis://***@localhost:6379/1");
+        let url = StoreUrl::parse("redis+sentinel://me:canary@a,b/main/1?sentinel_password=canary").unwrap();
+        assert_eq!(
+            format!("{url} {url:?}"),
+            "redis+sentinel://***@a,b/main/1 redis+sentinel://***@a,b/main/1"
+        );
         assert_eq!(format!("{:?}", Secret::new("canary")), "***");
         assert_eq!(mask_url("ws://a:can@ary@h/"), "ws://***@h/");
     }
@@ -189,7 +180,7 @@ mod tests {
         for nowhere in ["embedded:", "embedded: ", "embedded:a\nb", "embeded:/x"] {
             assert!(StoreUrl::parse(nowhere).is_err(), "{nowhere:?}");
         }
-        for text in ["", "localhost", "rediss://h", "redis://", "redis://:6379", "redis://a b"] {
+        for text in ["", "localhost", "http://h", "redis://", "redis://:6379", "redis://a b"] {
             assert!(StoreUrl::parse(text).is_err(), "{text:?}");
         }
     }

@@ -288,19 +288,23 @@ impl Quota {
         Ok(periods)
     }
 
-    /// Key names that match a pattern, once each, in no order.
+    /// Key names that match a pattern, on every primary, once each, in order.
     pub(super) async fn scan(&self, pattern: &str) -> Result<Vec<String>, StoreError> {
-        let (mut cursor, mut found) = ("0".to_owned(), Vec::new());
-        loop {
-            let page = self.command(&["SCAN", &cursor, "MATCH", pattern, "COUNT", "500"]).await?;
-            let Reply::List(parts) = &page else { return Err(StoreError::Odd("SCAN".into())) };
-            let [next, Reply::List(names)] = parts.as_slice() else {
-                return Err(StoreError::Odd("SCAN".into()));
-            };
-            found.extend(names.iter().filter_map(accounts::text));
-            cursor = accounts::text(next).unwrap_or_else(|| "0".into());
-            if cursor == "0" {
-                break;
+        let mut found = Vec::new();
+        for shard in self.shards().await? {
+            let mut cursor = "0".to_owned();
+            loop {
+                let page = ["SCAN", &cursor, "MATCH", pattern, "COUNT", "500"];
+                let page = self.command_on(&shard, &page).await?;
+                let Reply::List(parts) = &page else { return Err(StoreError::Odd("SCAN".into())) };
+                let [next, Reply::List(names)] = parts.as_slice() else {
+                    return Err(StoreError::Odd("SCAN".into()));
+                };
+                found.extend(names.iter().filter_map(accounts::text));
+                cursor = accounts::text(next).unwrap_or_else(|| "0".into());
+                if cursor == "0" {
+                    break;
+                }
             }
         }
         found.sort();

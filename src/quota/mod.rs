@@ -41,6 +41,7 @@ mod ask;
 pub mod audit;
 mod change;
 mod clock;
+mod command;
 pub mod export;
 pub mod keys;
 mod lease;
@@ -350,18 +351,6 @@ impl Quota {
         let done = tokio::time::timeout(patience, self.0.tracker.wait()).await;
         self.0.tracker.reopen();
         if done.is_ok() { 0 } else { self.0.unsettled.load(Ordering::Relaxed) }
-    }
-
-    /// Runs one plain command; for accounts, `check` and tests, never on the path of a chunk.
-    pub async fn command(&self, words: &[&str]) -> Result<Reply, StoreError> {
-        let mut pause = Pause::new();
-        let until = Instant::now() + self.0.settings.hold;
-        loop {
-            match self.0.store.command(words).await {
-                Err(error) if pauses(&error) && Instant::now() < until => pause.wait().await,
-                answer => return answer,
-            }
-        }
     }
 
     /// Delivers what a faulty line kept back, see [`store::faults`]; does nothing otherwise.

@@ -119,7 +119,12 @@ pub const METRICS: &[Metric] = &[
         .in_seconds(),
     gauge("voxgate_leases_quarantined", &[], "Leases that a corrupt key keeps from being closed"),
     gauge("voxgate_store_up", &[], "1 while the store answers script calls"),
-    count("voxgate_store_connects_total", &[], "Connections to the store that were opened"),
+    count(
+        "voxgate_store_connects_total",
+        &["outcome"],
+        "Connections to the store that were tried: open, or why not",
+    ),
+    count("voxgate_store_failovers_total", &[], "Times that sentinels named another primary"),
     // Streams.
     gauge("voxgate_streams_open", &[], "Streams that are open"),
     count("voxgate_streams_total", &["ending"], "Streams that ended, by why"),

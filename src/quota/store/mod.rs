@@ -92,6 +92,14 @@ pub enum StoreError {
     /// The connection was lost, or nothing came back on it for this long. Charge: unknown.
     #[error("no reply from the store within {0:?}")]
     Late(Duration),
+    /// It ran, but fewer replicas have it than were asked for: a failover may lose it. Charge: unknown.
+    #[error("written, but only {have} of {want} replicas have it")]
+    Thin {
+        /// Replicas that have it.
+        have: u32,
+        /// Replicas that should.
+        want: u32,
+    },
     /// The connection broke with the call in flight. Charge: unknown.
     #[error("connection to the store was lost: {0}")]
     Lost(String),
@@ -104,7 +112,7 @@ impl StoreError {
             Self::Busy | Self::Away(_) | Self::Refuses(_) | Self::Corrupt(_) | Self::Denied(_) => {
                 Charge::None
             }
-            Self::Odd(_) | Self::Late(_) | Self::Lost(_) => Charge::Unknown,
+            Self::Odd(_) | Self::Late(_) | Self::Thin { .. } | Self::Lost(_) => Charge::Unknown,
         }
     }
 
@@ -123,6 +131,7 @@ impl StoreError {
             Self::Denied(text) => code::label(text, "denied"),
             Self::Odd(_) => "odd",
             Self::Late(_) => "late",
+            Self::Thin { .. } => "thin",
             Self::Lost(_) => "lost",
         }
     }
@@ -163,17 +172,22 @@ impl From<RedisStore> for Store {
 }
 
 impl Store {
-    /// The store behind a URL: `embedded`, `embedded:DIRECTORY`, or `redis://[user:password@]host:port[/db]`.
+    /// The store behind a URL: `embedded`, `embedded:DIRECTORY`, or what [`redis::Target`] reads.
     ///
     /// Blocks for a directory, which is checked and read, see [`Embedded::open`]; no I/O for the others.
     pub fn open(url: &str) -> Result<Self, StoreError> {
+        Self::open_with(url, &redis::Options::default())
+    }
+
+    /// As [`Store::open`], with what the URL of a Redis store can't hold.
+    pub fn open_with(url: &str, options: &redis::Options) -> Result<Self, StoreError> {
         if let Some(folder) = url.strip_prefix("embedded:") {
             return Ok(Embedded::open(Path::new(folder), embedded::Clock::System)?.into());
         }
         if url == "embedded" {
             return Ok(Embedded::new(embedded::Clock::System)?.into());
         }
-        Ok(RedisStore::new(url)?.into())
+        Ok(RedisStore::with(url, options)?.into())
     }
 
     /// The same store, behind a line that loses answers as `faults` says.

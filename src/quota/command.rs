@@ -1,0 +1,38 @@
+//! Plain commands: for accounts, lists, `check` and tests. Never on the path of a chunk, and none moves units.
+
+use tokio::time::Instant;
+
+use super::store::{Reply, Shard, StoreError};
+use super::{Pause, Quota, pauses};
+
+impl Quota {
+    /// Runs one plain command; for accounts, `check` and tests, never on the path of a chunk.
+    pub async fn command(&self, words: &[&str]) -> Result<Reply, StoreError> {
+        self.patiently(|| self.0.store.command(words)).await
+    }
+
+    /// The primaries of the store, see [`Store::shards`].
+    pub async fn shards(&self) -> Result<Vec<Shard>, StoreError> {
+        self.patiently(|| self.0.store.shards()).await
+    }
+
+    /// Runs one command that names no key on one primary.
+    pub async fn command_on(&self, shard: &Shard, words: &[&str]) -> Result<Reply, StoreError> {
+        self.patiently(|| self.0.store.command_on(shard, words)).await
+    }
+
+    /// Tries again, for at most [`Settings::hold`], what certainly never ran.
+    async fn patiently<T, F>(&self, mut call: impl FnMut() -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let mut pause = Pause::new();
+        let until = Instant::now() + self.0.settings.hold;
+        loop {
+            match call().await {
+                Err(error) if pauses(&error) && Instant::now() < until => pause.wait().await,
+                answer => return answer,
+            }
+        }
+    }
+}
