@@ -172,7 +172,7 @@ impl Lease {
             match self.quota.admit(&self.deed, place.n, cost).await {
                 Ok(Admitted::Grant(left)) => {
                     self.grant(left);
-                    metrics::counter!("voxgate_units_total", "fate" => "admitted").increment(cost.get());
+                    self.quota.0.meters.admitted.increment(cost.get());
                     return Ok(Admission::Grant);
                 }
                 Ok(Admitted::Refuse(left)) => {
@@ -207,7 +207,7 @@ impl Lease {
         if let Some(place) = self.spoken() {
             place.tally = place.tally.saturating_add(cost);
         }
-        metrics::counter!("voxgate_units_total", "fate" => "handed_over").increment(cost.get());
+        self.quota.0.meters.handed_over.increment(cost.get());
         self.total.tally = self.total.tally.saturating_add(cost);
     }
 
@@ -216,7 +216,7 @@ impl Lease {
         if let Some(place) = self.spoken() {
             place.waste = place.waste.saturating_add(cost);
         }
-        metrics::counter!("voxgate_units_total", "fate" => "wasted").increment(cost.get());
+        self.quota.0.meters.wasted.increment(cost.get());
         self.total.waste = self.total.waste.saturating_add(cost);
     }
 

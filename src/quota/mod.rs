@@ -46,6 +46,7 @@ pub mod export;
 pub mod keys;
 mod lease;
 pub mod ledger;
+mod meters;
 mod operate;
 pub mod period;
 pub mod reaper;
@@ -257,6 +258,7 @@ struct Inner {
     tracker: TaskTracker,
     unsettled: AtomicU64,
     active: reaper::Active,
+    meters: meters::Meters,
 }
 
 impl Quota {
@@ -277,6 +279,7 @@ impl Quota {
             tracker: TaskTracker::new(),
             unsettled: AtomicU64::new(0),
             active: reaper::Active::default(),
+            meters: meters::Meters::new(),
         }))
     }
 
@@ -393,7 +396,7 @@ impl Quota {
     async fn call(&self, script: &Script, keys: &[&str], args: &[&str]) -> Result<Reply, StoreError> {
         let start = Instant::now();
         let answer = self.0.store.run(script, keys, args).await;
-        metrics::histogram!("voxgate_script_seconds", "script" => script.name).record(start.elapsed());
+        self.0.meters.script(script).record(start.elapsed());
         if let Err(error) = &answer {
             metrics::counter!("voxgate_script_errors_total", "script" => script.name, "kind" => error.word())
                 .increment(1);

@@ -137,7 +137,7 @@ impl Quota {
         let (key, cost) = (self.quota_key(deed, n), cost.to_string());
         let start = Instant::now();
         let reply = self.call(&script::ADMIT, &[&key], &[&cost]).await;
-        metrics::histogram!("voxgate_admit_seconds").record(start.elapsed());
+        self.0.meters.admit.record(start.elapsed());
         Admitted::read(&reply?)
     }
 
