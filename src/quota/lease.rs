@@ -31,7 +31,7 @@ use super::store::{Charge, StoreError};
 use super::work::{AskError, Asked, Work, beat, run_ask};
 use super::{Account, Admission, Name, OpenError, Pause, Quota, Refusal, Settlement, Terms, pauses};
 use crate::ending::Ending;
-use crate::limits::{CHUNK_ASKS_MAX, REFUSED_PAUSE, SETTLE_WAIT};
+use crate::limits::{CHUNK_ASKS_MAX, REFUSED_PAUSE, SETTLE_WAIT, STORE_PATIENCE};
 use crate::units::Units;
 
 /// One stream's claim on its session's envelope. One admit at a time, by `&mut`.
@@ -81,8 +81,9 @@ impl Lease {
         let deed = Arc::new(Deed::new(terms, session, stream));
         let settings = &quota.0.settings;
         let (want, floor) = (audio(settings.envelope_first, rate), audio(settings.floor, rate));
-        let until = Instant::now() + settings.hold;
-        let late = || StoreError::Away(format!("no answer within {:?}", quota.0.settings.hold));
+        let patience = settings.hold.min(STORE_PATIENCE);
+        let until = Instant::now() + patience;
+        let late = || StoreError::Away(format!("no answer within {patience:?}"));
         tokio::time::timeout_at(until, quota.remember(deed.account())).await.map_err(|_| late())??;
         let mut lease = Self {
             account: deed.terms.account.clone(),

@@ -120,6 +120,8 @@ pub const METRICS: &[Metric] = &[
     gauge("voxgate_leases_quarantined", &[], "Leases that a corrupt key keeps from being closed"),
     gauge("voxgate_store_up", &[], "1 while the store answers script calls"),
     count("voxgate_store_connects_total", &[], "Connections to the store that were opened"),
+    gauge("voxgate_breaker_open", &[], "1 while new streams are refused for want of the store's answers"),
+    count("voxgate_breaker_opened_total", &[], "Times that this began"),
     // Streams.
     gauge("voxgate_streams_open", &[], "Streams that are open"),
     count("voxgate_streams_total", &["ending"], "Streams that ended, by why"),
