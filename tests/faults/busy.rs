@@ -68,7 +68,7 @@ async fn busy_store_holds_every_stream() {
     println!(
         "busy: {units} units, {busy} refusals, new streams refused in {first:?}, {late:?}, taken after {reopened:?}"
     );
-    assert!(busy > 0.0 && late < Duration::from_millis(500), "{busy} counted, {late:?}");
+    assert!(busy > 0.0 && late < Duration::from_millis(900), "{busy} counted, {late:?}");
     assert_eq!(house.metric("voxgate_doubts_total", &[]).await, 0.0, "BUSY leaves no doubt");
     assert_eq!(house.metric("voxgate_units_total", &["fate=\"wasted\""]).await, 0.0);
     let kills = commandstat(&house.store, "script|kill", "calls").await;

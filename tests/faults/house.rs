@@ -177,11 +177,6 @@ impl Crowd {
         self.speakers.spawn(speak(client, seed, self.stop.subscribe()));
     }
 
-    /// How many still speak or wait for their last words.
-    pub fn len(&self) -> usize {
-        self.speakers.len()
-    }
-
     /// Asks everybody to stop, and hears how they ended.
     pub async fn stop(self) -> Vec<End> {
         self.stop.send_replace(true);
