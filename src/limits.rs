@@ -30,6 +30,18 @@ pub const STORE_LOOK_EVERY: Duration = Duration::from_secs(1);
 pub const STORE_WAIT: Duration = Duration::from_millis(100);
 const _: () = assert!(STORE_WAIT.as_millis() * 10 < STALL.as_millis());
 const _: () = assert!(STORE_CONNECT.as_millis() < STALL.as_millis());
+/// How long a new stream, a token or a balance waits for the store in all: a caller may come back, a chunk can't.
+pub const STORE_PATIENCE: Duration = Duration::from_secs(1);
+/// Calls of one kind in a row without a usable answer that open the breaker.
+pub const BREAKER_FAILURES: u32 = 5;
+/// How long such calls must go on: one lost connection fails many calls in one instant.
+pub const BREAKER_AFTER: Duration = Duration::from_millis(250);
+/// A call that takes longer got no usable answer, as far as new streams are concerned.
+pub const BREAKER_SLOW: Duration = Duration::from_secs(1);
+/// Pause between two probes while the breaker is open.
+pub const BREAKER_PROBE: Duration = Duration::from_millis(150);
+const _: () = assert!(BREAKER_AFTER.as_millis() < STORE_PATIENCE.as_millis());
+const _: () = assert!(BREAKER_SLOW.as_millis() < STALL.as_millis());
 const _: () = assert!(HOLD.as_secs() + 2 * HEARTBEAT.as_secs() < DEADLINE.as_secs());
 const _: () = assert!(STALL.as_secs() < HOLD.as_secs());
 

@@ -15,6 +15,7 @@ mod deepgram;
 mod differential;
 mod disk;
 mod export;
+mod faults;
 mod harness;
 mod harness_facts;
 mod money;

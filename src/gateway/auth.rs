@@ -12,7 +12,7 @@ use super::away;
 use super::ring::{self, Fault, Grant, Ring, TokenSecrets};
 use crate::limits;
 use crate::quota::store::StoreError;
-use crate::quota::{Account, Key, OpenError, Quota, Refusal as Refused};
+use crate::quota::{Account, Gate, Key, OpenError, Quota, Refusal as Refused};
 use crate::wire::deepgram::{Credential, Refusal};
 
 /// Who is let in.
@@ -69,15 +69,15 @@ impl Auth {
     ///
     /// # Errors
     /// 401 for what is unknown, revoked, expired or no key; 403 for a frozen account; 503 when the store gives no answer.
-    pub(super) async fn holder(&self, quota: &Quota, credential: &Credential) -> Result<Holder, Refusal> {
+    pub(super) async fn holder(&self, gate: &mut Gate, credential: &Credential) -> Result<Holder, Refusal> {
         // SDKs that know no other scheme send a key as bearer.
         let holder = match credential {
             Credential::Token(token) if ring::looks_signed(token.expose()) => {
-                self.bearer(quota, token.expose()).await?
+                self.bearer(gate, token.expose()).await?
             }
             Credential::Key(secret) | Credential::Token(secret) => {
                 let digest: [u8; 32] = Sha256::digest(secret.expose()).into();
-                self.behind(quota, digest, Shown::Secret(secret.expose())).await?
+                self.behind(gate, digest, Shown::Secret(secret.expose())).await?
             }
         };
         if holder.key.revoked {
@@ -93,7 +93,7 @@ impl Auth {
     ///
     /// # Errors
     /// 503 when they are the store's and it gives no answer.
-    pub(super) async fn ring(&self, quota: &Quota) -> Result<Arc<Ring>, Refusal> {
+    pub(super) async fn ring(&self, gate: &mut Gate) -> Result<Arc<Ring>, Refusal> {
         if let Some(ring) = &self.configured {
             return Ok(Arc::clone(ring));
         }
@@ -103,7 +103,8 @@ impl Auth {
         {
             return Ok(Arc::clone(ring));
         }
-        let secret = quota.token_secret().await.map_err(|error| away(&error))?;
+        let quota = gate.quota().clone();
+        let secret = gate.ask(quota.token_secret()).await.map_err(|error| away(&error))?;
         let ring = TokenSecrets::new(vec![secret]).and_then(|secrets| Ring::new(&secrets));
         let ring = Arc::new(ring.ok_or_else(Refusal::internal)?);
         *stored = Some((Arc::clone(&ring), Instant::now()));
@@ -111,25 +112,27 @@ impl Auth {
     }
 
     /// The holder of the key behind a signed token, narrowed by it.
-    async fn bearer(&self, quota: &Quota, token: &str) -> Result<Holder, Refusal> {
-        let ring = self.ring(quota).await?;
-        let now = quota.store_now_ms().await.map_err(|error| away(&error))?;
+    async fn bearer(&self, gate: &mut Gate, token: &str) -> Result<Holder, Refusal> {
+        let ring = self.ring(gate).await?;
+        let quota = gate.quota().clone();
+        let now = gate.ask(quota.store_now_ms()).await.map_err(|error| away(&error))?;
         let grant = ring.read(token, now).map_err(|fault| match fault {
             Fault::Forged | Fault::Claims => Refusal::invalid_auth(),
             Fault::Expired => Refusal::expired_token(),
         })?;
         // Not the token's own digest: a crowd with a token each costs one read too. No secret has this form.
         let behind = format!("token of {} {}", grant.account, grant.fingerprint);
-        let holder = self.behind(quota, Sha256::digest(behind).into(), Shown::Token(&grant)).await?;
+        let holder = self.behind(gate, Sha256::digest(behind).into(), Shown::Token(&grant)).await?;
         Ok(holder.narrowed(grant))
     }
 
     /// The holder as remembered under a digest, else as read.
-    async fn behind(&self, quota: &Quota, digest: [u8; 32], shown: Shown<'_>) -> Result<Holder, Refusal> {
+    async fn behind(&self, gate: &mut Gate, digest: [u8; 32], shown: Shown<'_>) -> Result<Holder, Refusal> {
         if let Some(holder) = self.remembered(&digest) {
             return Ok(holder);
         }
-        let holder = read(quota, shown).await.map_err(|error| away(&error))?;
+        let quota = gate.quota().clone();
+        let holder = gate.ask(read(&quota, shown)).await.map_err(|error| away(&error))?;
         let holder = holder.ok_or_else(Refusal::invalid_auth)?;
         self.remember(digest, holder.clone());
         Ok(holder)

@@ -15,7 +15,7 @@ use super::auth::{Holder, make_room};
 use super::ring::Grant;
 use super::{Core, away};
 use crate::limits;
-use crate::quota::{Key, Name};
+use crate::quota::{Gate, Key, Name};
 use crate::units::Units;
 use crate::wire::deepgram::{Credential, Refusal};
 
@@ -29,19 +29,20 @@ pub(super) async fn grant(core: &Core, request: Request<Incoming>, request_id: &
 
 async fn granted(core: &Core, request: Request<Incoming>) -> Result<String, Refusal> {
     let (credential, _) = Credential::from_headers(request.headers())?;
-    let holder = core.auth.holder(&core.quota, &credential).await?;
+    let mut gate = core.quota.gate();
+    let holder = core.auth.holder(&mut gate, &credential).await?;
     if holder.grant.is_some() {
         return Err(Refusal::forbidden("A token can't ask for tokens; use the API key."));
     }
     core.grants.take(&holder.key.fingerprint)?;
     let wanted = Wanted::parse(&body(request).await?)?;
     wanted.within(&holder.key)?;
-    issue(core, &holder, wanted).await
+    issue(core, &holder, wanted, core.quota.gate()).await
 }
 
-async fn issue(core: &Core, holder: &Holder, wanted: Wanted) -> Result<String, Refusal> {
-    let ring = core.auth.ring(&core.quota).await?;
-    let now = core.quota.store_now_ms().await.map_err(|error| away(&error))?;
+async fn issue(core: &Core, holder: &Holder, wanted: Wanted, mut gate: Gate) -> Result<String, Refusal> {
+    let ring = core.auth.ring(&mut gate).await?;
+    let now = gate.ask(core.quota.store_now_ms()).await.map_err(|error| away(&error))?;
     let id = uuid::Uuid::new_v4().simple().to_string();
     let grant = Grant {
         account: holder.account.id.clone(),

@@ -14,9 +14,9 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use super::answer::{self, Answer};
 use super::auth::Holder;
 use super::session::{self, Door, Plan};
-use super::{Core, front};
+use super::{Core, away, front};
 use crate::ending::Ending;
-use crate::quota::Name;
+use crate::quota::{Gate, Name};
 use crate::units::Units;
 use crate::wire::deepgram::{Credential, Listen, Model, Refusal, check_origin, correlation};
 
@@ -30,21 +30,27 @@ pub(super) async fn listen(
     // Taken before the gateway is asked whether it is open, so that a drain waits for this handshake.
     let _token = core.streams.token();
     let upgrade = hyper::upgrade::on(&mut request);
-    let (plan, protocol) = match plan(core, &request, request_id).await {
+    let mut gate = core.quota.gate();
+    let (plan, protocol) = match plan(core, &mut gate, &request, request_id).await {
         Ok(planned) => planned,
         Err(refusal) => return answer::refused(&refusal, request_id),
     };
     let accept = match accept_key(request.headers()) {
         Ok(Some(accept)) => accept,
-        Ok(None) => return answer::refused(&without_upgrade(core, &plan).await, request_id),
+        Ok(None) => return answer::refused(&without_upgrade(core, &mut gate, &plan).await, request_id),
         Err(refusal) => return answer::refused(&refusal, request_id),
     };
-    let (answer, opened) = oneshot::channel();
-    core.streams.spawn(stream(Arc::clone(core), plan, Door { answer, upgrade, seat }));
-    match opened.await {
-        Ok(Ok(session)) => answer::upgrade(&accept, protocol.as_deref(), &session, request_id),
-        Ok(Err(refusal)) => answer::refused(&refusal, request_id),
-        Err(_) => answer::refused(&Refusal::internal(), request_id),
+    // Spawned behind the gate; given up there, it settles by itself what it may still get.
+    let open = async {
+        let (answer, opened) = oneshot::channel();
+        core.streams.spawn(stream(Arc::clone(core), plan, Door { answer, upgrade, seat }));
+        opened.await
+    };
+    match gate.pass(open).await {
+        Ok(Ok(Ok(session))) => answer::upgrade(&accept, protocol.as_deref(), &session, request_id),
+        Ok(Ok(Err(refusal))) => answer::refused(&refusal, request_id),
+        Ok(Err(_)) => answer::refused(&Refusal::internal(), request_id),
+        Err(unasked) => answer::refused(&away(&unasked), request_id),
     }
 }
 
@@ -66,14 +72,12 @@ pub(super) async fn quota(core: &Core, headers: &HeaderMap, request_id: &str) ->
 
 async fn balance(core: &Core, headers: &HeaderMap) -> Result<String, Refusal> {
     let (credential, _) = Credential::from_headers(headers)?;
-    let Holder { account, grant, .. } = core.auth.holder(&core.quota, &credential).await?;
+    let mut gate = core.quota.gate();
+    let Holder { account, grant, .. } = core.auth.holder(&mut gate, &credential).await?;
     if grant.is_some() {
         return Err(Refusal::forbidden("A token opens streams and nothing else; use the API key."));
     }
-    let balance = core.quota.balance(&account).await.map_err(|error| {
-        tracing::warn!(%error, "the store could not be asked about a balance");
-        Refusal::unavailable("The budget can't be asked for now; please try again.", 2)
-    })?;
+    let balance = gate.ask(core.quota.balance(&account)).await.map_err(|error| away(&error))?;
     let price = u128::from(core.settings.units_per_second.max(1));
     let ms = |units: Units| u64::try_from(u128::from(units.get()) * 1000 / price).unwrap_or(u64::MAX);
     let moment = |second| jiff::Timestamp::from_second(second).map(|at| at.to_string()).unwrap_or_default();
@@ -97,6 +101,7 @@ async fn balance(core: &Core, headers: &HeaderMap) -> Result<String, Refusal> {
 /// Everything that is decided before money: who, from where, what, with which model.
 async fn plan(
     core: &Core,
+    gate: &mut Gate,
     request: &Request<Incoming>,
     request_id: &str,
 ) -> Result<(Plan, Option<String>), Refusal> {
@@ -105,7 +110,7 @@ async fn plan(
     }
     let headers = request.headers();
     let (credential, protocol) = Credential::from_headers(headers)?;
-    let holder = core.auth.holder(&core.quota, &credential).await?;
+    let holder = core.auth.holder(gate, &credential).await?;
     if !headers.contains_key(AUTHORIZATION) && !from_own_page(headers) {
         check_origin(headers, &core.settings.origins)?;
     }
@@ -152,7 +157,11 @@ fn session_name(holder: &Holder, listen: &Listen, headers: &HeaderMap) -> Result
 
 /// A browser can't see why an upgrade was refused; it may ask the same without one. The budget is really asked, and what
 /// it gives goes straight back, so the answer is the one that an upgrade would have got.
-async fn without_upgrade(core: &Core, plan: &Plan) -> Refusal {
+async fn without_upgrade(core: &Core, gate: &mut Gate, plan: &Plan) -> Refusal {
+    // The asking itself has an end of its own and must not be dropped half way.
+    if let Err(unasked) = gate.pass(std::future::ready(())).await {
+        return away(&unasked);
+    }
     match core.quota.open(plan.terms()).await {
         Ok(lease) => {
             lease.settle(Ending::ClientGone, "").await;

@@ -38,8 +38,7 @@ use self::hold::HeldBytes;
 use self::meters::Meters;
 pub use self::ring::TokenSecrets;
 use crate::limits;
-use crate::quota::Quota;
-use crate::quota::store::StoreError;
+use crate::quota::{Quota, Unasked};
 use crate::wire::deepgram::Refusal;
 use crate::worker::Pool;
 
@@ -61,6 +60,8 @@ impl Gateway {
         let core = Arc::new(Core::new(settings, quota, pool));
         tracing::info!(secret = core.token_secret_word(), "short-lived tokens can be granted");
         core.connections.spawn(front::serve(Arc::clone(&core), listener));
+        let (mended, shut) = (core.quota.clone(), core.shut.clone());
+        core.tasks.spawn(async move { mended.mend_until(shut).await });
         let watched = core.pool.clone();
         let shut = core.shut.clone();
         core.tasks.spawn(async move { watched.watch(shut).await });
@@ -237,10 +238,14 @@ impl Core {
     }
 }
 
-/// What a client is told when the store can't be asked who it is.
-fn away(error: &StoreError) -> Refusal {
-    tracing::warn!(%error, "the store could not be asked about a key");
-    Refusal::unavailable("Keys can't be checked for now; please try again.", 2)
+/// What a client is told when the store can't be asked.
+fn away(error: &Unasked) -> Refusal {
+    match error {
+        // The breaker has said so once.
+        Unasked::Shut => tracing::debug!("refused without the store"),
+        Unasked::Store(error) => tracing::warn!(%error, "the store could not be asked"),
+    }
+    Refusal::unavailable("Keys and budgets can't be checked for now; please try again.", 2)
 }
 
 fn milliseconds(duration: Duration) -> u64 {

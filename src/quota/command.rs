@@ -2,8 +2,10 @@
 
 use tokio::time::Instant;
 
+use super::Quota;
+use super::breaker::Lane;
+use super::pause::{Pause, pauses};
 use super::store::{Reply, Shard, StoreError};
-use super::{Pause, Quota, pauses};
 
 impl Quota {
     /// Runs one plain command; for accounts, `check` and tests, never on the path of a chunk.
@@ -29,7 +31,10 @@ impl Quota {
         let mut pause = Pause::new();
         let until = Instant::now() + self.0.settings.hold;
         loop {
-            match call().await {
+            let pending = self.0.breaker.begin(Lane::Command);
+            let answer = call().await;
+            pending.done(&answer);
+            match answer {
                 Err(error) if pauses(&error) && Instant::now() < until => pause.wait().await,
                 answer => return answer,
             }

@@ -12,7 +12,7 @@
 //! | the store | done |
 //! |---|---|
 //! | certainly did not run it (busy, away, refuses) | the same call again after a short wait, until `hold` |
-//! | may have run it (connection lost, stalled) | the cost is waste; this lease is settled; the next one is asked for |
+//! | may have run it (connection lost, stalled, no answer within `hold`) | the cost is waste; this lease is settled; the next one is asked for |
 //! | has no quota key | `Lapse` |
 //! | holds a corrupt value, denies access | the error, at once |
 //!
@@ -20,19 +20,22 @@
 //! grant and its [`Lease::tally`] or [`Lease::waste`] the place is never left: the units belong to that lease.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::answer::Admitted;
 use super::ask::{Ask, Deed, Place, Size, audio};
-use super::settler::{META_MOVED_ON, meta};
+use super::settler::meta;
 use super::store::{Charge, StoreError};
 use super::work::{AskError, Asked, Work, beat, run_ask};
 use super::{Account, Admission, Name, OpenError, Pause, Quota, Refusal, Settlement, Terms, pauses};
 use crate::ending::Ending;
-use crate::limits::{CHUNK_ASKS_MAX, REFUSED_PAUSE, SETTLE_WAIT};
+use crate::limits::{CHUNK_ASKS_MAX, REFUSED_PAUSE, SETTLE_WAIT, STORE_PATIENCE};
 use crate::units::Units;
+
+mod leave;
 
 /// One stream's claim on its session's envelope. One admit at a time, by `&mut`.
 pub struct Lease {
@@ -81,8 +84,9 @@ impl Lease {
         let deed = Arc::new(Deed::new(terms, session, stream));
         let settings = &quota.0.settings;
         let (want, floor) = (audio(settings.envelope_first, rate), audio(settings.floor, rate));
-        let until = Instant::now() + settings.hold;
-        let late = || StoreError::Away(format!("no answer within {:?}", quota.0.settings.hold));
+        let patience = settings.hold.min(STORE_PATIENCE);
+        let until = Instant::now() + patience;
+        let late = || StoreError::Away(format!("no answer within {patience:?}"));
         tokio::time::timeout_at(until, quota.remember(deed.account())).await.map_err(|_| late())??;
         let mut lease = Self {
             account: deed.terms.account.clone(),
@@ -119,7 +123,10 @@ impl Lease {
                 Ok(lease)
             }
             Err(error) => {
-                lease.quota.forget_stream(&lease.deed);
+                match lease.work.take() {
+                    Some(work) => lease.quota.settle_stray_work(lease.deed.clone(), work),
+                    None => lease.quota.forget_stream(&lease.deed),
+                }
                 Err(match error {
                     AskError::Refused(refusal) => OpenError::Refused(refusal),
                     AskError::Store(error) => OpenError::Store(error),
@@ -128,10 +135,26 @@ impl Lease {
         }
     }
 
+    /// Asks as background work does, and waits until `until`: what is still on its way then is absorbed later.
     async fn ask(&mut self, n: u64, size: Size, until: Instant) -> Result<Place, AskError> {
+        self.send_ask(n, size, until);
+        let Some(work) = &mut self.work else { return Err(AskError::Store(on_its_way())) };
+        let Ok(done) = tokio::time::timeout_at(until, work).await else {
+            return Err(AskError::Store(on_its_way()));
+        };
+        self.work = None;
+        match done {
+            Ok(Work::Asked(asked)) => self.take_asked(asked),
+            Ok(Work::Beat { .. }) | Err(_) => {
+                Err(AskError::Store(StoreError::Away("asking panicked".into())))
+            }
+        }
+    }
+
+    fn send_ask(&mut self, n: u64, size: Size, until: Instant) {
         let ask = self.compose(n, size);
-        let asked = run_ask(self.quota.clone(), self.deed.clone(), ask, until).await;
-        self.take_asked(asked)
+        let (quota, deed) = (self.quota.clone(), self.deed.clone());
+        self.work = Some(tokio::spawn(async move { Work::Asked(run_ask(quota, deed, ask, until).await) }));
     }
 
     /// The session's public name: what the client may come back with.
@@ -169,7 +192,8 @@ impl Lease {
                     Step::Refused(why) => return Ok(Admission::Refuse { left: Units::ZERO, why }),
                 }
             };
-            match self.quota.admit(&self.deed, place.n, cost).await {
+            let answer = tokio::time::timeout_at(until, self.quota.admit(&self.deed, place.n, cost)).await;
+            match answer.unwrap_or_else(|_| Err(self.quota.overdue())) {
                 Ok(Admitted::Grant(left)) => {
                     self.grant(left);
                     self.quota.0.meters.admitted.increment(cost.get());
@@ -273,11 +297,14 @@ impl Lease {
 
     /// The end: settles what was handed over.
     ///
-    /// Waits at most [`SETTLE_WAIT`] for the store; what is not answered by then goes on in the background until the
-    /// lease's deadline, and at last falls to the reaper. `note` (the worker's name) goes into the ledger row.
+    /// Waits at most [`SETTLE_WAIT`] for the store, not at all when its silence is the ending; what is not answered by
+    /// then goes on in the background until the lease's deadline, and at last falls to the reaper. `note` (the worker's
+    /// name) goes into the ledger row.
     pub async fn settle(mut self, ending: Ending, note: &str) -> Settlement {
         let meta = meta(ending, note);
-        let waiting = tokio::time::timeout(SETTLE_WAIT, async {
+        let wait = if ending == Ending::StoreBusy { Duration::ZERO } else { SETTLE_WAIT };
+        let until = Instant::now() + wait;
+        let waiting = tokio::time::timeout_at(until, async {
             if let Some(work) = &mut self.work {
                 let done = work.await;
                 self.work = None;
@@ -295,7 +322,7 @@ impl Lease {
                 let _ = settle.await;
             }
         };
-        self.total.done = tokio::time::timeout(SETTLE_WAIT, all).await.is_ok();
+        self.total.done = tokio::time::timeout_at(until, all).await.is_ok();
         self.total
     }
 
@@ -306,11 +333,7 @@ impl Lease {
         let refused = self.refused.as_ref().is_some_and(|(at, ..)| at.elapsed() < REFUSED_PAUSE);
         if low && !refused && self.ahead.is_none() && self.work.is_none() {
             let size = Size::new(self.grow(), self.floor(), Units::from(1));
-            let ask = self.compose(self.current + 1, size);
-            let (quota, deed) = (self.quota.clone(), self.deed.clone());
-            let until = Instant::now() + quota.0.settings.hold;
-            self.work =
-                Some(tokio::spawn(async move { Work::Asked(run_ask(quota, deed, ask, until).await) }));
+            self.send_ask(self.current + 1, size, Instant::now() + self.quota.0.settings.hold);
         }
     }
 
@@ -339,7 +362,7 @@ impl Lease {
             && let Some(work) = &mut self.work
         {
             let Ok(done) = tokio::time::timeout_at(until, work).await else {
-                return Err(StoreError::Away("a reserve is still on its way".into()));
+                return Err(on_its_way());
             };
             self.work = None;
             self.absorb(done.ok());
@@ -445,44 +468,10 @@ impl Lease {
         self.refused = None;
         Ok(place)
     }
+}
 
-    fn leave_on(&mut self, meta: Option<&str>) {
-        if let Some(place) = self.on.take() {
-            self.leave(place, meta.is_some(), meta);
-        }
-    }
-
-    /// Leaves every place; with `meta` for good: the stream is over.
-    fn leave_all(&mut self, meta: Option<&str>) {
-        let ahead = self.ahead.take();
-        let alone = ahead.is_none() && self.on.is_none();
-        if let Some(place) = ahead {
-            self.leave(place, meta.is_some() && self.on.is_none(), meta);
-        }
-        self.leave_on(meta);
-        if alone && meta.is_some() {
-            self.quota.forget_stream(&self.deed);
-        }
-    }
-
-    fn leave(&mut self, place: Place, last: bool, meta: Option<&str>) {
-        self.settles.retain(|settle| !settle.is_finished());
-        let meta = meta.unwrap_or(META_MOVED_ON).to_owned();
-        self.settles.push(self.quota.settle_later(self.deed.clone(), place, last, meta));
-    }
-
-    /// Waits a while for settles of this stream, and says whether there were any: what they return may be what is
-    /// asked for next.
-    async fn finish_settles(&mut self, until: Instant) -> bool {
-        let settles = std::mem::take(&mut self.settles);
-        let (any, until) = (!settles.is_empty(), until.min(Instant::now() + SETTLE_WAIT));
-        for mut settle in settles {
-            if tokio::time::timeout_at(until, &mut settle).await.is_err() {
-                self.settles.push(settle);
-            }
-        }
-        any
-    }
+fn on_its_way() -> StoreError {
+    StoreError::Away("a reserve is still on its way".into())
 }
 
 impl Drop for Lease {

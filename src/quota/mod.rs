@@ -39,6 +39,7 @@ mod accounts;
 pub mod answer;
 mod ask;
 pub mod audit;
+mod breaker;
 mod change;
 mod clock;
 mod command;
@@ -48,6 +49,7 @@ mod lease;
 pub mod ledger;
 mod meters;
 mod operate;
+mod pause;
 pub mod period;
 pub mod reaper;
 pub mod rebuild;
@@ -60,11 +62,14 @@ mod work;
 
 pub use accounts::{Account, Key, Past};
 use answer::Books;
+use breaker::{Breaker, Lane};
+pub use breaker::{Gate, Unasked};
 pub use change::AccountChange;
 use keys::Keys;
 pub use keys::Name;
 pub use lease::Lease;
 pub use operate::{Made, OpenLease, Operated, Session, Topup, TopupError};
+use pause::{Pause, pauses};
 pub use period::PeriodRule;
 pub use schema::{SCHEMA, SchemaError};
 use script::Reserve;
@@ -259,6 +264,7 @@ struct Inner {
     unsettled: AtomicU64,
     active: reaper::Active,
     meters: meters::Meters,
+    breaker: Breaker,
 }
 
 impl Quota {
@@ -280,12 +286,14 @@ impl Quota {
             unsettled: AtomicU64::new(0),
             active: reaper::Active::default(),
             meters: meters::Meters::new(),
+            breaker: Breaker::new(),
         }))
     }
 
     /// Opens a stream: reserves its first envelope or joins its session's.
     ///
-    /// Gives up after [`Settings::hold`] with the store's error. A lease that is dropped instead of settled is left
+    /// Gives up after [`crate::limits::STORE_PATIENCE`] (or [`Settings::hold`], if that is less) with the store's error; a
+    /// call that was sent is waited for all the same. A lease that is dropped instead of settled is left
     /// to the reaper.
     pub async fn open(&self, terms: Terms) -> Result<Lease, OpenError> {
         Lease::open(self.clone(), terms).await
@@ -394,9 +402,10 @@ impl Quota {
 
     /// One script call with its metrics.
     async fn call(&self, script: &Script, keys: &[&str], args: &[&str]) -> Result<Reply, StoreError> {
-        let start = Instant::now();
+        let pending = self.0.breaker.begin(Lane::of(script.name));
         let answer = self.0.store.run(script, keys, args).await;
-        self.0.meters.script(script).record(start.elapsed());
+        let took = pending.done(&answer);
+        self.0.meters.script(script).record(took);
         if let Err(error) = &answer {
             metrics::counter!("voxgate_script_errors_total", "script" => script.name, "kind" => error.word())
                 .increment(1);
@@ -460,26 +469,4 @@ fn ms(duration: Duration) -> u64 {
 fn wall_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// Whether an error is worth another try: it never ran, and time may mend it.
-fn pauses(error: &StoreError) -> bool {
-    matches!(error, StoreError::Busy | StoreError::Away(_) | StoreError::Refuses(_))
-}
-
-/// Growing waits with jitter between tries of one call.
-struct Pause(Duration);
-
-impl Pause {
-    const FIRST: Duration = Duration::from_millis(5);
-    const MOST: Duration = Duration::from_millis(250);
-
-    const fn new() -> Self {
-        Self(Self::FIRST)
-    }
-
-    async fn wait(&mut self) {
-        tokio::time::sleep(self.0 / 2 + self.0.mul_f64(fastrand::f64() / 2.0)).await;
-        self.0 = (self.0 * 2).min(Self::MOST);
-    }
 }

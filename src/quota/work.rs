@@ -141,6 +141,12 @@ impl Quota {
         Admitted::read(&reply?)
     }
 
+    /// An admit that was given up without an answer: it may have run.
+    pub(super) fn overdue(&self) -> StoreError {
+        metrics::counter!("voxgate_doubts_total", "script" => script::ADMIT.name).increment(1);
+        StoreError::Late(self.0.settings.hold)
+    }
+
     pub(super) fn quota_key(&self, deed: &Deed, n: u64) -> String {
         self.spell().quota(deed.account(), &deed.sid, n)
     }

@@ -125,6 +125,8 @@ pub const METRICS: &[Metric] = &[
         "Connections to the store that were tried: open, or why not",
     ),
     count("voxgate_store_failovers_total", &[], "Times that sentinels named another primary"),
+    gauge("voxgate_breaker_open", &[], "1 while new streams are refused for want of the store's answers"),
+    count("voxgate_breaker_opened_total", &[], "Times that this began"),
     // Streams.
     gauge("voxgate_streams_open", &[], "Streams that are open"),
     count("voxgate_streams_total", &["ending"], "Streams that ended, by why"),

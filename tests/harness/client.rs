@@ -206,6 +206,11 @@ impl Client {
         until(what, &self.seen.changed, heard).await
     }
 
+    /// Whether nothing more comes.
+    pub fn is_over(&self) -> bool {
+        self.seen.heard.lock().expect("no panic inside").over
+    }
+
     /// What was heard so far.
     pub fn heard(&self) -> Heard {
         self.seen.heard.lock().expect("no panic inside").clone()

@@ -15,7 +15,9 @@ pub struct RedisServer {
     /// Where it listens.
     pub port: u16,
     name: String,
-    _folder: tempfile::TempDir,
+    binary: PathBuf,
+    extra: Vec<String>,
+    folder: tempfile::TempDir,
 }
 
 impl RedisServer {
@@ -24,11 +26,41 @@ impl RedisServer {
         let binary = binary.as_ref();
         // The port is free when asked and may be taken when used: then the next one is tried.
         for _ in 0..5 {
-            if let Some(server) = Self::attempt(binary, extra) {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            if let Some(server) = Self::attempt(binary, extra, free_port(), folder) {
                 return server;
             }
         }
         panic!("{} does not start", binary.display());
+    }
+
+    /// Kills it on the spot and starts it again: same port, same folder, `more` arguments.
+    pub fn restart(&mut self, more: &[&str]) {
+        self.kill();
+        self.revive(more);
+    }
+
+    /// Kills it on the spot; [`RedisServer::revive`] brings it back.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again after a kill: same port, same folder, `more` arguments. Waits until it answers anything.
+    pub fn revive(&mut self, more: &[&str]) {
+        let arguments: Vec<&str> =
+            self.extra.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        self.child = spawn(&self.binary, &arguments, self.port, self.folder.path());
+        let deadline = Instant::now() + PATIENCE;
+        while !answers(self.port).unwrap_or(false) {
+            assert!(Instant::now() < deadline, "{self} does not come back");
+            thread::sleep(Duration::from_millis(10)); // polling a foreign process, not hiding a race
+        }
+    }
+
+    /// Where its files are.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// `redis://127.0.0.1:PORT`.
@@ -41,18 +73,8 @@ impl RedisServer {
         self.child.id()
     }
 
-    fn attempt(binary: &Path, extra: &[&str]) -> Option<Self> {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let port = free_port();
-        let mut child = Command::new(binary)
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .args(extra)
-            .current_dir(folder.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", binary.display()));
+    fn attempt(binary: &Path, extra: &[&str], port: u16, folder: tempfile::TempDir) -> Option<Self> {
+        let mut child = spawn(binary, extra, port, folder.path());
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
             if child.try_wait().expect("our own child").is_some() {
@@ -60,7 +82,8 @@ impl RedisServer {
             }
             if answers(port).unwrap_or(false) {
                 let name = format!("{} on {port}", binary.file_name().unwrap_or_default().display());
-                return Some(Self { child, port, name, _folder: folder });
+                let extra = extra.iter().map(|&word| word.to_owned()).collect();
+                return Some(Self { child, port, name, binary: binary.to_owned(), extra, folder });
             }
             thread::sleep(Duration::from_millis(10)); // polling a foreign process, not hiding a race
         }
@@ -111,14 +134,26 @@ pub fn stores() -> Vec<RedisServer> {
     store_binaries().iter().map(|binary| RedisServer::start(binary, &[])).collect()
 }
 
-/// Whether a store answers a plain PING; one that wants a password is up too.
+fn spawn(binary: &Path, extra: &[&str], port: u16, folder: &Path) -> Child {
+    Command::new(binary)
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .args(extra)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{}: {error}", binary.display()))
+}
+
+/// Whether a store answers a plain PING; one that wants a password, or still loads, is up too.
 fn answers(port: u16) -> std::io::Result<bool> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
     stream.write_all(b"PING\r\n")?;
     let mut answer = [0; 7];
     stream.read_exact(&mut answer)?;
-    Ok(answer == *b"+PONG\r\n" || answer.starts_with(b"-NOAUTH"))
+    Ok(answer == *b"+PONG\r\n" || answer.starts_with(b"-NOAUTH") || answer.starts_with(b"-LOADIN"))
 }
 
 /// A port that was free a moment ago.

@@ -1,0 +1,27 @@
+//! When a call that never ran is tried again, and how long that waits.
+
+use std::time::Duration;
+
+use super::store::StoreError;
+
+/// Whether an error is worth another try: it never ran, and time may mend it.
+pub(super) fn pauses(error: &StoreError) -> bool {
+    matches!(error, StoreError::Busy | StoreError::Away(_) | StoreError::Refuses(_))
+}
+
+/// Growing waits with jitter between tries of one call.
+pub(super) struct Pause(Duration);
+
+impl Pause {
+    const FIRST: Duration = Duration::from_millis(5);
+    const MOST: Duration = Duration::from_millis(250);
+
+    pub(super) const fn new() -> Self {
+        Self(Self::FIRST)
+    }
+
+    pub(super) async fn wait(&mut self) {
+        tokio::time::sleep(self.0 / 2 + self.0.mul_f64(fastrand::f64() / 2.0)).await;
+        self.0 = (self.0 * 2).min(Self::MOST);
+    }
+}
