@@ -20,6 +20,10 @@ pub const STORE_CONNECT: Duration = Duration::from_secs(1);
 pub const STORE_BACKOFF_MIN: Duration = Duration::from_millis(20);
 /// Longest wait between two connects to the store: the first call after an outage comes through within a second.
 pub const STORE_BACKOFF_MAX: Duration = Duration::from_millis(700);
+/// Calls that wait for a connection's task before more callers wait for room: a thousand streams are one batch.
+pub const STORE_CALLS_WAITING: usize = 1024;
+/// Calls of all streams that wait go out in one write of at most so many bytes; an `admit` takes about 200.
+pub const STORE_WRITE_BYTES: usize = 64 * 1024;
 /// How long a sentinel, or a node of a cluster, may take to say who the primaries are.
 pub const STORE_LOOK: Duration = Duration::from_millis(500);
 /// Shortest pause between two such questions.

@@ -343,6 +343,17 @@ fn readme_names_every_metric() {
     none(names.into_iter().filter(|name| !readme.contains(&format!("`{name}`"))).collect());
 }
 
+/// The table of the store's answers has a row for each that the code knows.
+#[test]
+fn readme_names_every_store_answer() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("a README");
+    let rows: Vec<&str> = readme.lines().filter(|line| line.starts_with('|')).collect();
+    for code in voxgate::quota::store::code::CODES {
+        let word = format!("`{}`", code.word);
+        assert!(rows.iter().any(|row| row.contains(&word)), "README's tables do not name {word}");
+    }
+}
+
 #[test]
 fn readme_names_every_ending() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap_or_default();

@@ -82,7 +82,9 @@ pub(super) fn tls(options: &Options) -> Result<Arc<ClientConfig>, String> {
             }
         }
     }
-    let config = ClientConfig::builder().with_root_certificates(roots);
+    let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| format!("TLS: {error}"))?.with_root_certificates(roots);
     let config = match &options.certificate {
         None => config.with_no_client_auth(),
         Some((chain, key)) => {

@@ -20,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::super::{Reply, StoreError};
 use super::access::Access;
 use super::target::Address;
-use crate::limits::{STALL, STORE_CONNECT};
+use crate::limits::{STALL, STORE_CALLS_WAITING, STORE_CONNECT, STORE_WRITE_BYTES};
 
 /// A connection, and the proof that it is alive.
 pub(super) struct Epoch {
@@ -69,7 +69,10 @@ impl Epoch {
     {
         // The library's own login and greeting stay out: ours tell the server's answers apart.
         let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(STORE_CALLS_WAITING)
+            .set_write_backpressure_boundary(STORE_WRITE_BYTES);
         let opened = MultiplexedConnection::new_with_config(&silent, stream, config).await;
         let (connection, driver) = opened.map_err(|error| StoreError::Away(format!("{error:.200}")))?;
         let (pulse, end) = (Arc::new(Pulse::new()), CancellationToken::new());
