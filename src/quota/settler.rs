@@ -5,6 +5,8 @@
 //! answer) → … → the lease's deadline passes: left to the reaper, and counted. `unknown`, though audio was handed
 //! over → joined again and settled once more, if the lease is there; else counted as unrecoverable.
 //!
+//! Written, but on fewer replicas than asked for → the same as no answer; at the deadline it stands as it is.
+//!
 //! Every answer is final. `overrun`, `conflict` and `corrupt` are bugs or damage: logged as errors, counted.
 
 use std::sync::Arc;
@@ -72,6 +74,11 @@ impl Quota {
                     }
                 }
                 Ok(settled) => return self.note(deed, place, &settled),
+                Err(error @ StoreError::Thin { .. }) if Instant::now() >= due => {
+                    tracing::warn!(%error, sid = deed.sid, n = place.n, "settled, but a failover may forget it");
+                    metrics::counter!("voxgate_settles_total", "answer" => "thin").increment(1);
+                    return;
+                }
                 Err(error) if Instant::now() >= due => {
                     tracing::warn!(%error, sid = deed.sid, n = place.n, "settle left to the reaper");
                     metrics::counter!("voxgate_settles_total", "answer" => "left_to_reaper").increment(1);
