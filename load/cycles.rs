@@ -18,8 +18,9 @@ use voxgate::quota::{Account, Admission, Key, Name, OpenError, Quota, Settings, 
 use voxgate::units::Units;
 
 use super::latency::histogram;
+use super::report::Report;
 use super::server::Private;
-use super::{Failure, Target, environment};
+use super::{Failure, Target};
 
 /// What `load cycles` can be told.
 #[derive(clap::Args)]
@@ -39,9 +40,14 @@ pub(super) struct Options {
 
 const PREFIX: &str = "load:";
 
-/// Runs both loops and counts the ledger; gives the result line.
-pub(super) async fn run(options: Options) -> Result<Value, Failure> {
+/// Runs both loops and counts the ledger; gives the report.
+pub(super) async fn run(options: Options) -> Result<Report, Failure> {
     let server = Private::open(&options.target)?;
+    let mut report = Report::new(
+        "cycles",
+        json!({ "cycles": options.cycles, "clients": options.clients, "seconds": options.seconds }),
+    );
+    report.tell_store(&server.store()?).await;
     let books = Arc::new(Books::open(server.store()?).await?);
     eprintln!("cycles: {} from {} clients, closed loop", options.cycles, options.clients);
     let closed = closed(&books, &options).await?;
@@ -49,11 +55,12 @@ pub(super) async fn run(options: Options) -> Result<Value, Failure> {
     eprintln!("cycles: open loop at {rate:.0} a second for {} s", options.seconds);
     let open = open(&books, rate, options.seconds).await?;
     let mismatches = books.mismatches(&server.store()?).await?;
-    Ok(json!({
-        "run": "cycles", "environment": environment(), "clients": options.clients,
+    report.data = json!({
+        "clients": options.clients,
         "closed": closed.json(), "open": open.json(), "rows": books.done.load(Ordering::Relaxed),
         "ledger_mismatches": mismatches,
-    }))
+    });
+    Ok(report)
 }
 
 /// One account, and what was handed over under it.

@@ -15,8 +15,9 @@ use voxgate::quota::script;
 use voxgate::quota::store::{Reply, Store};
 use voxgate::units::Units;
 
+use super::report::Report;
 use super::server::Private;
-use super::{Failure, Target, admit, environment};
+use super::{Failure, Target, admit};
 
 /// What `load latency` can be told.
 #[derive(clap::Args)]
@@ -52,9 +53,11 @@ fn sizes() -> Vec<Size> {
     ]
 }
 
-/// Runs every row; gives the result line.
-pub(super) async fn run(options: Options) -> Result<Value, Failure> {
+/// Runs every row; gives the report.
+pub(super) async fn run(options: Options) -> Result<Report, Failure> {
     let server = Private::open(&options.target)?;
+    let mut report = Report::new("latency", json!({ "callers": options.callers, "calls": options.calls }));
+    report.tell_store(&server.store()?).await;
     let store = server.store()?;
     let mut rows = Vec::new();
     for callers in options.callers.iter().copied().filter(|callers| (1..=10_000).contains(callers)) {
@@ -66,10 +69,11 @@ pub(super) async fn run(options: Options) -> Result<Value, Failure> {
         }
     }
     let server_us = server_time(&store).await;
-    Ok(json!({
-        "run": "latency", "environment": environment(), "store": store.word(), "rows": rows,
+    report.data = json!({
+        "store": store.word(), "rows": rows,
         "evalsha_usec_per_call": server_us,
-    }))
+    });
+    Ok(report)
 }
 
 async fn row(store: &Store, size: &Size, callers: u32, calls: u32) -> Result<Value, Failure> {

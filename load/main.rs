@@ -1,19 +1,24 @@
 //! The load driver: reproduces what the README claims, one command each, and never leaves this machine unasked.
 //!
-//! `load race` shows many callers taking the same quota, by three ways; `load cycles` runs whole reservations and holds
-//! the ledger against them; `load latency` measures the whole `admit` call
-//! by input size and callers. Each run is bounded in time, tells its progress on stderr, and prints one JSON line on
-//! stdout, which can be kept. Without `--store` a private redis-server is started on a free port and stopped again.
+//! Each run is bounded in time, tells its progress on stderr, and ends with a [`Report`]: one JSON line on stdout, kept
+//! beside an HTML page under `--out`. Ctrl-C ends a run early, and the report holds what there is. Without `--store` a
+//! private redis-server is started on a free port and stopped again.
 
 mod cycles;
 mod latency;
+mod progress;
 mod race;
+mod report;
 mod server;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use voxgate::quota::store::{Reply, Script, Store, StoreError};
+
+use progress::stop;
+use report::Report;
 
 /// Measures Voxgate's claims on this machine.
 #[derive(Parser)]
@@ -21,6 +26,10 @@ use voxgate::quota::store::{Reply, Script, Store, StoreError};
 struct Cli {
     #[command(subcommand)]
     run: Run,
+    /// Where results go: a folder [default: target/load]; with `report`, a page
+    /// [default: load.html]
+    #[arg(long, global = true, value_name = "PATH")]
+    out: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -34,6 +43,9 @@ enum Run {
     /// Reserve + settle cycles: saturating rate, latency at half of it, and the ledger held against both
     #[command(after_help = "Example: load cycles --cycles 70000 --clients 50")]
     Cycles(cycles::Options),
+    /// Joins kept results into one page
+    #[command(after_help = "Example: load report target/load/*.json --out load.html")]
+    Report(report::Options),
 }
 
 /// Where the store is.
@@ -56,23 +68,49 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let done = runtime.block_on(async {
-        match cli.run {
-            Run::Race(options) => race::run(options).await,
-            Run::Latency(options) => latency::run(options).await,
-            Run::Cycles(options) => cycles::run(options).await,
-        }
-    });
-    match done {
-        Ok(result) => {
-            println!("{result}");
-            ExitCode::SUCCESS
-        }
+    match runtime.block_on(run(cli)) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("load: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+async fn run(cli: Cli) -> Result<(), Failure> {
+    tokio::spawn(interrupts());
+    let report = match cli.run {
+        Run::Race(options) => race::run(options).await,
+        Run::Latency(options) => latency::run(options).await,
+        Run::Cycles(options) => cycles::run(options).await,
+        Run::Report(options) => {
+            return report::join(&options, cli.out.as_deref().unwrap_or(Path::new("load.html")));
+        }
+    };
+    tell(report?, cli.out.as_deref().unwrap_or(Path::new("target/load")))
+}
+
+/// The first ctrl-c ends the run with what it has, the second ends everything.
+async fn interrupts() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        return;
+    }
+    eprintln!("load: stopping; what there is will be reported (ctrl-c again: at once, without)");
+    stop().cancel();
+    if tokio::signal::ctrl_c().await.is_ok() {
+        std::process::exit(130);
+    }
+}
+
+/// Keeps the report as two files and prints it as one line.
+fn tell(mut report: Report, folder: &Path) -> Result<(), Failure> {
+    if stop().is_cancelled() {
+        report.notes.insert(0, "Stopped by ctrl-c: what was not measured by then is missing.".into());
+    }
+    let (machines, people) = report.keep(folder)?;
+    eprintln!("{}\n{}", machines.display(), people.display());
+    println!("{}", serde_json::json!(report));
+    Ok(())
 }
 
 /// What ends a run early.
@@ -86,6 +124,9 @@ enum Failure {
         /// What happened.
         why: String,
     },
+    /// A file of a report can't be read or written.
+    #[error("{0}")]
+    File(String),
     /// The store gave no answer.
     #[error("store: {0}")]
     Store(#[from] StoreError),
@@ -100,12 +141,25 @@ enum Failure {
     Odd(Reply),
 }
 
+impl Failure {
+    fn file(path: &Path, error: &std::io::Error) -> Self {
+        Self::File(format!("{}: {error}", path.display()))
+    }
+}
+
 /// The machine and the day, for every result.
 fn environment() -> serde_json::Value {
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
     serde_json::json!({
         "voxgate": env!("CARGO_PKG_VERSION"),
-        "cores": cores,
+        "cpu": field(&read("/proc/cpuinfo"), "model name"),
+        "cores": std::thread::available_parallelism().map_or(0, usize::from),
+        "memory": field(&read("/proc/meminfo"), "MemTotal"),
+        "kernel": read("/proc/sys/kernel/osrelease").trim(),
         "os": std::env::consts::OS,
         "arch": std::env::consts::ARCH,
         "at": jiff::Timestamp::now().to_string(),

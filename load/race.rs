@@ -15,8 +15,10 @@ use tokio::sync::Barrier;
 use voxgate::quota::script;
 use voxgate::quota::store::{Reply, Store};
 
+use super::progress::Progress;
+use super::report::Report;
 use super::server::Private;
-use super::{Failure, Target, admit, environment};
+use super::{Failure, Target, admit};
 
 /// What `load race` can be told.
 #[derive(clap::Args)]
@@ -51,18 +53,25 @@ impl Way {
     }
 }
 
-/// Runs every way once; gives the result line.
-pub(super) async fn run(options: Options) -> Result<Value, Failure> {
+/// Runs every way once; gives the report.
+pub(super) async fn run(options: Options) -> Result<Report, Failure> {
     let server = Private::open(&options.target)?;
-    let mut ways = Vec::new();
+    let mut report = Report::new(
+        "race",
+        json!({ "callers": options.callers, "units": options.units, "cost": options.cost }),
+    );
+    report.tell_store(&server.store()?).await;
+    let (progress, mut ways) = (Progress::start("race", 3), Vec::new());
     for way in [Way::Naive, Way::Lock, Way::Script] {
-        eprintln!("race: {} callers, {} units, way {}", options.callers, options.units, way.word());
+        progress.say(&format!("{} callers, {} units, way {}", options.callers, options.units, way.word()));
         ways.push(one(&server, &options, way).await?);
+        progress.step();
     }
-    Ok(json!({
-        "run": "race", "environment": environment(), "callers": options.callers, "units": options.units,
+    report.data = json!({
+        "callers": options.callers, "units": options.units,
         "cost": options.cost, "ways": ways,
-    }))
+    });
+    Ok(report)
 }
 
 async fn one(server: &Private, options: &Options, way: Way) -> Result<Value, Failure> {
