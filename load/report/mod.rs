@@ -4,10 +4,11 @@
 
 mod chart;
 mod page;
+mod scale;
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use voxgate::quota::store::{Reply, Store};
 
@@ -39,7 +40,8 @@ pub(super) struct Report {
 pub(super) struct Figure {
     /// What it is.
     pub name: String,
-    /// The number.
+    /// The number; a dash is shown when it is not finite.
+    #[serde(deserialize_with = "finite")]
     pub value: f64,
     /// Its unit, with the bound it is held against if there is one.
     pub unit: String,
@@ -62,6 +64,7 @@ pub(super) struct Series {
     /// What the legend calls it.
     pub name: String,
     /// In the order of drawing; what is not finite is a gap.
+    #[serde(deserialize_with = "points")]
     pub points: Vec<(f64, f64)>,
 }
 
@@ -182,4 +185,14 @@ fn version(info: &str) -> String {
         (None, Some(version)) => format!("Redis {version}"),
         (None, None) => "unknown".into(),
     }
+}
+
+/// JSON has no word for what is not finite and keeps `null` instead.
+fn finite<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+fn points<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(f64, f64)>, D::Error> {
+    let points = Vec::<(Option<f64>, Option<f64>)>::deserialize(from)?;
+    Ok(points.into_iter().map(|(x, y)| (x.unwrap_or(f64::NAN), y.unwrap_or(f64::NAN))).collect())
 }
