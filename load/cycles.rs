@@ -17,7 +17,7 @@ use voxgate::quota::store::{Reply, Store};
 use voxgate::quota::{Account, Admission, Key, Name, OpenError, Quota, Settings, Terms};
 use voxgate::units::Units;
 
-use super::latency::histogram;
+use super::latency::{histogram, record};
 use super::report::Report;
 use super::server::Private;
 use super::{Failure, Target};
@@ -239,8 +239,4 @@ async fn gather(
         times += client??;
     }
     Ok(Outcome { per_second: times.len() as f64 / start.elapsed().as_secs_f64(), times })
-}
-
-fn record(times: &mut Histogram<u64>, took: Duration) {
-    times.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
 }

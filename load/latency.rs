@@ -90,7 +90,7 @@ async fn row(store: &Store, size: &Size, callers: u32, calls: u32) -> Result<Val
                 let sent = Instant::now();
                 // The largest cost is granted once and refused ever after: both are the whole script.
                 admit(&store, &script::ADMIT, &key, &cost).await?;
-                times.saturating_record(u64::try_from(sent.elapsed().as_nanos()).unwrap_or(u64::MAX));
+                record(&mut times, sent.elapsed());
             }
             Ok::<_, Failure>(times)
         })
@@ -113,6 +113,11 @@ async fn row(store: &Store, size: &Size, callers: u32, calls: u32) -> Result<Val
 pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(100, 60_000_000_000, 3)
         .unwrap_or_else(|_| Histogram::new(3).unwrap_or_else(|_| unreachable!()))
+}
+
+/// Adds one time, in nanoseconds.
+pub(super) fn record(times: &mut Histogram<u64>, took: std::time::Duration) {
+    times.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
 }
 
 /// The server's own time per EVALSHA, in microseconds; nothing from a store that does not say.

@@ -5,7 +5,9 @@
 //! private redis-server is started on a free port and stopped again.
 
 mod cycles;
+mod gateway;
 mod latency;
+mod peer;
 mod progress;
 mod race;
 mod report;
@@ -34,8 +36,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Run {
-    /// Many callers take the same quota: check-then-take, a lock, and the one-key script
-    #[command(after_help = "Example: load race --callers 64 --units 20000")]
+    /// Many callers take the same quota: check-then-take, a lock, the one-key script, and
+    /// the gateway
+    #[command(after_help = "Example: load race --callers 1,8,64 --units 20000")]
     Race(race::Options),
     /// The whole admit call, by input size and number of callers
     #[command(after_help = "Example: load latency --calls 20000 --callers 1,8,50")]
@@ -124,6 +127,9 @@ enum Failure {
         /// What happened.
         why: String,
     },
+    /// A gateway or a peer of it, or the way there.
+    #[error("{0}")]
+    Peer(String),
     /// A file of a report can't be read or written.
     #[error("{0}")]
     File(String),
@@ -142,6 +148,10 @@ enum Failure {
 }
 
 impl Failure {
+    fn peer(who: &str, error: impl std::fmt::Display) -> Self {
+        Self::Peer(format!("{who}: {error}"))
+    }
+
     fn file(path: &Path, error: &std::io::Error) -> Self {
         Self::File(format!("{}: {error}", path.display()))
     }

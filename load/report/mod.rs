@@ -13,6 +13,7 @@ use serde_json::Value;
 use voxgate::quota::store::{Reply, Store};
 
 use super::Failure;
+pub(super) use scale::number;
 
 /// What one run came to: kept as JSON, shown as one HTML page.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -112,7 +112,7 @@ fn step_below(value: f64) -> f64 {
 }
 
 /// A number for reading: three digits that count, whole ones complete, thousands set apart.
-pub(super) fn number(value: f64) -> String {
+pub(in super::super) fn number(value: f64) -> String {
     if !value.is_finite() {
         return "–".into();
     }
