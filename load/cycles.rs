@@ -4,12 +4,13 @@
 //! from the moment it was due, so that a queue shows (no coordinated omission). Every cycle hands over a number of units
 //! that only it has; afterwards the ledger must hold exactly one row for each, with that number.
 
+mod told;
+
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use voxgate::ending::Ending;
@@ -18,6 +19,8 @@ use voxgate::quota::{Account, Admission, Key, Name, OpenError, Quota, Settings, 
 use voxgate::units::Units;
 
 use super::latency::{histogram, record};
+use super::pace::{self, Outcome};
+use super::progress::{Progress, stop};
 use super::report::Report;
 use super::server::Private;
 use super::{Failure, Target};
@@ -27,40 +30,66 @@ use super::{Failure, Target};
 pub(super) struct Options {
     #[command(flatten)]
     target: Target,
-    /// Cycles in the closed loop
-    #[arg(long, default_value_t = 70_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
-    cycles: u32,
-    /// Clients at once, each with an account of its own kind of session
+    /// Cycles in the closed loops of all rounds [default: 100000]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
+    cycles: Option<u32>,
+    /// Clients at once
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     clients: u32,
-    /// Seconds of the open loop
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
-    seconds: u32,
+    /// Seconds of the open loops of all rounds [default: 20]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: Option<u32>,
+    /// Rounds of a closed and an open loop [default: 5]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// A few seconds: 2000 cycles, one round, an open loop of one second
+    #[arg(long)]
+    quick: bool,
 }
 
 const PREFIX: &str = "load:";
 
-/// Runs both loops and counts the ledger; gives the report.
+/// Runs both loops, round by round, and counts the ledger; gives the report.
 pub(super) async fn run(options: Options) -> Result<Report, Failure> {
+    let usual = if options.quick { (2000, 1, 1) } else { (100_000, 20, 5) };
+    let (cycles, seconds) = (options.cycles.unwrap_or(usual.0), options.seconds.unwrap_or(usual.1));
+    let (count, clients) = (options.rounds.unwrap_or(usual.2), options.clients);
     let server = Private::open(&options.target)?;
-    let mut report = Report::new(
-        "cycles",
-        json!({ "cycles": options.cycles, "clients": options.clients, "seconds": options.seconds }),
-    );
+    let told = json!({ "cycles": cycles, "clients": clients, "seconds": seconds, "rounds": count });
+    let mut report = Report::new("cycles", told);
     report.tell_store(&server.store()?).await;
     let books = Arc::new(Books::open(server.store()?).await?);
-    eprintln!("cycles: {} from {} clients, closed loop", options.cycles, options.clients);
-    let closed = closed(&books, &options).await?;
-    let rate = closed.per_second / 2.0;
-    eprintln!("cycles: open loop at {rate:.0} a second for {} s", options.seconds);
-    let open = open(&books, rate, options.seconds).await?;
+    let progress = Progress::start("cycles", u64::from(count) * 2 + 1);
+    let (mut rounds, mut rate) = (Vec::new(), 0.0);
+    for n in 1..=count {
+        progress.say(&format!("round {n} of {count}: {clients} clients, closed loop"));
+        let closed = closed(&books, cycles.div_ceil(count), clients).await?;
+        progress.step();
+        rate = if stop().is_cancelled() { rate } else { closed.per_second / 2.0 };
+        progress.say(&format!("round {n} of {count}: open loop at {rate:.0} a second"));
+        let open = open(&books, rate, f64::from(seconds) / f64::from(count)).await?;
+        progress.step();
+        if stop().is_cancelled() {
+            break;
+        }
+        rounds.push(Round { closed, open });
+    }
+    progress.say("holding the ledger against what was handed over");
     let mismatches = books.mismatches(&server.store()?).await?;
+    let rows = books.done.load(Ordering::Relaxed);
+    told::tell(&mut report, &rounds, rows, mismatches);
     report.data = json!({
-        "clients": options.clients,
-        "closed": closed.json(), "open": open.json(), "rows": books.done.load(Ordering::Relaxed),
-        "ledger_mismatches": mismatches,
+        "rounds": rounds.iter().map(|round| json!({ "closed": round.closed.json(), "open": round.open.json() }))
+            .collect::<Vec<Value>>(),
+        "rows": rows, "ledger_mismatches": mismatches,
     });
     Ok(report)
+}
+
+/// A closed loop, and an open loop at half of its rate.
+struct Round {
+    closed: Outcome,
+    open: Outcome,
 }
 
 /// One account, and what was handed over under it.
@@ -74,21 +103,6 @@ struct Books {
 
 /// A cycle hands over 1 to so many units.
 const UNITS: u64 = 900;
-
-struct Outcome {
-    per_second: f64,
-    times: Histogram<u64>,
-}
-
-impl Outcome {
-    fn json(&self) -> Value {
-        let ms = |quantile: f64| self.times.value_at_quantile(quantile) as f64 / 1_000_000.0;
-        json!({
-            "cycles": self.times.len(), "per_second": self.per_second, "p50_ms": ms(0.5), "p99_ms": ms(0.99),
-            "max_ms": ms(1.0),
-        })
-    }
-}
 
 impl Books {
     async fn open(store: Store) -> Result<Self, Failure> {
@@ -188,14 +202,16 @@ fn text(reply: &Reply) -> Option<String> {
     }
 }
 
-async fn closed(books: &Arc<Books>, options: &Options) -> Result<Outcome, Failure> {
-    let (start, total) = (Instant::now(), u64::from(options.cycles));
-    let mut clients = JoinSet::new();
-    for _ in 0..options.clients {
-        let books = books.clone();
-        clients.spawn(async move {
+async fn closed(books: &Arc<Books>, cycles: u32, clients: u32) -> Result<Outcome, Failure> {
+    let (start, left) = (Instant::now(), Arc::new(AtomicU32::new(cycles)));
+    let mut tasks = JoinSet::new();
+    for _ in 0..clients {
+        let (books, left) = (books.clone(), left.clone());
+        tasks.spawn(async move {
             let mut times = histogram();
-            while books.begun.load(Ordering::Relaxed) < total {
+            while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+                && !stop().is_cancelled()
+            {
                 let sent = Instant::now();
                 books.cycle().await?;
                 record(&mut times, sent.elapsed());
@@ -203,40 +219,17 @@ async fn closed(books: &Arc<Books>, options: &Options) -> Result<Outcome, Failur
             Ok::<_, Failure>(times)
         });
     }
-    gather(clients, start).await
-}
-
-async fn open(books: &Arc<Books>, rate: f64, seconds: u32) -> Result<Outcome, Failure> {
-    let (start, gap) = (tokio::time::Instant::now(), Duration::from_secs_f64(1.0 / rate.max(1.0)));
-    let total = (rate * f64::from(seconds)) as u32;
-    let mut cycles = JoinSet::new();
     let mut times = histogram();
-    for n in 0..total {
-        let due = start + gap * n;
-        tokio::time::sleep_until(due).await;
-        let books = books.clone();
-        cycles.spawn(async move {
-            books.cycle().await?;
-            Ok::<_, Failure>(due.elapsed())
-        });
-        while let Some(done) = cycles.try_join_next() {
-            record(&mut times, done??);
-        }
-    }
-    while let Some(done) = cycles.join_next().await {
-        record(&mut times, done??);
-    }
-    let per_second = times.len() as f64 / start.elapsed().as_secs_f64();
-    Ok(Outcome { per_second, times })
-}
-
-async fn gather(
-    mut clients: JoinSet<Result<Histogram<u64>, Failure>>,
-    start: Instant,
-) -> Result<Outcome, Failure> {
-    let mut times = histogram();
-    while let Some(client) = clients.join_next().await {
+    while let Some(client) = tasks.join_next().await {
         times += client??;
     }
-    Ok(Outcome { per_second: times.len() as f64 / start.elapsed().as_secs_f64(), times })
+    Ok(Outcome { per_second: times.len() as f64 / start.elapsed().as_secs_f64(), times, late: histogram() })
+}
+
+async fn open(books: &Arc<Books>, rate: f64, seconds: f64) -> Result<Outcome, Failure> {
+    pace::open(rate, seconds, || {
+        let books = books.clone();
+        async move { books.cycle().await }
+    })
+    .await
 }

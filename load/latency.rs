@@ -1,112 +1,102 @@
-//! `load latency`: the whole `admit` call, from send to decoded reply, by input size and number of callers.
+//! `load latency`: the whole `admit` call, from send to decoded reply, on the gateway's own kind of connection; and in
+//! the same rounds what the store itself can do.
 //!
-//! A closed loop: each caller has one call in flight on the gateway's own kind of connection, which all callers share.
-//! The sizes go from a short key and a cost of one digit to the longest key and the largest amount that exist.
+//! `sweep` goes through input sizes and numbers of callers in a closed loop. `rounds` holds the path against the
+//! store's ceiling, all measurements of a round behind one another, and takes the medians of the rounds' ratios.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
+mod rounds;
+mod sweep;
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
-use voxgate::limits::NAME_BYTES_MAX;
-use voxgate::quota::keys::{Keys, Name};
-use voxgate::quota::script;
-use voxgate::quota::store::{Reply, Store};
-use voxgate::units::Units;
+use voxgate::quota::store::Store;
 
+use super::ceiling::Ceiling;
+use super::progress::{Progress, stop};
 use super::report::Report;
 use super::server::Private;
-use super::{Failure, Target, admit};
+use super::{Failure, Target};
+use rounds::Round;
+pub(super) use rounds::median;
 
 /// What `load latency` can be told.
 #[derive(clap::Args)]
 pub(super) struct Options {
     #[command(flatten)]
     target: Target,
-    /// Calls per row of the table
-    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
-    calls: u32,
-    /// Callers at once, several runs
-    #[arg(long, value_delimiter = ',', default_value = "1,8,50")]
+    /// Calls per row of the table, and per measurement of a round [default: 50000]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
+    calls: Option<u32>,
+    /// Callers at once, 1 to 10000, several runs
+    #[arg(long, value_delimiter = ',', default_value = "1,8,50,200", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     callers: Vec<u32>,
+    /// Rounds that hold the path against the store's own ceiling [default: 5]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// Seconds of each open loop, two per round [default: 3]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: Option<u32>,
+    /// The program that measures the ceiling; when it is not there, plain sockets do
+    #[arg(long, default_value = "redis-benchmark", value_name = "PROGRAM")]
+    benchmark: String,
+    /// A few seconds: 2000 calls, one round, open loops of one second
+    #[arg(long)]
+    quick: bool,
 }
 
-/// One input size.
-struct Size {
-    word: &'static str,
-    key: String,
-    cost: String,
-}
-
-fn sizes() -> Vec<Size> {
-    let keys = Keys::new("load:");
-    let name = |bytes: usize| Name::parse(&"a".repeat(bytes.clamp(1, NAME_BYTES_MAX)));
-    let key = |bytes: usize, n: u64| {
-        name(bytes).map_or_else(String::new, |a| keys.quota(&a, &"s".repeat(bytes), n))
-    };
-    let most = Units::MAX.get();
-    vec![
-        Size { word: "smallest", key: key(1, 1), cost: "1".into() },
-        Size { word: "usual", key: key(16, 7), cost: "100".into() },
-        Size { word: "largest", key: key(NAME_BYTES_MAX + 17, most), cost: most.to_string() },
-    ]
-}
-
-/// Runs every row; gives the report.
+/// Runs the sweep and the rounds; gives the report.
 pub(super) async fn run(options: Options) -> Result<Report, Failure> {
-    let server = Private::open(&options.target)?;
-    let mut report = Report::new("latency", json!({ "callers": options.callers, "calls": options.calls }));
-    report.tell_store(&server.store()?).await;
+    let usual = if options.quick { (2000, 1, 1) } else { (50_000, 5, 3) };
+    let calls = options.calls.unwrap_or(usual.0);
+    let (count, seconds) = (options.rounds.unwrap_or(usual.1), options.seconds.unwrap_or(usual.2));
+    let server = Private::open_server(&options.target)?;
     let store = server.store()?;
+    let ceiling = Ceiling::new(&options.benchmark, &server.url).await;
+    let told = json!({
+        "calls": calls, "callers": options.callers, "rounds": count, "seconds": seconds, "benchmark": ceiling.word(),
+    });
+    let mut report = Report::new("latency", told);
+    report.tell_store(&store).await;
+    let sizes = sweep::sizes();
+    let steps = options.callers.len() * sizes.len() + count as usize;
+    let progress = Progress::start("latency", steps as u64);
     let mut rows = Vec::new();
-    for callers in options.callers.iter().copied().filter(|callers| (1..=10_000).contains(callers)) {
-        for size in sizes() {
-            rows.push(row(&store, &size, callers, options.calls).await?);
-            if let Some(row) = rows.last() {
-                eprintln!("latency: {row}");
+    for callers in &options.callers {
+        for size in &sizes {
+            if stop().is_cancelled() {
+                break;
             }
+            progress.say(&format!("{callers} callers, {} input", size.word));
+            rows.extend(sweep::row(&store, size, *callers, calls).await?);
+            progress.step();
         }
     }
-    let server_us = server_time(&store).await;
+    let lot = rounds::Lot { calls, seconds: seconds.into() };
+    let rounds = all_rounds(&store, &ceiling, lot, count, &progress).await?;
+    sweep::tell(&mut report, &rows);
+    rounds::tell(&mut report, &rounds, ceiling.word());
     report.data = json!({
-        "store": store.word(), "rows": rows,
-        "evalsha_usec_per_call": server_us,
+        "rows": rows.iter().map(sweep::Row::json).collect::<Vec<Value>>(),
+        "rounds": rounds.iter().map(Round::json).collect::<Vec<Value>>(),
     });
     Ok(report)
 }
 
-async fn row(store: &Store, size: &Size, callers: u32, calls: u32) -> Result<Value, Failure> {
-    let most = Units::MAX.to_string();
-    store.command(&["SET", &size.key, &most, "PX", "600000"]).await?;
-    let left = Arc::new(AtomicU32::new(calls));
-    let start = Instant::now();
-    let tasks = (0..callers).map(|_| {
-        let (store, left, key, cost) = (store.clone(), left.clone(), size.key.clone(), size.cost.clone());
-        tokio::spawn(async move {
-            let mut times = histogram();
-            while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
-            {
-                let sent = Instant::now();
-                // The largest cost is granted once and refused ever after: both are the whole script.
-                admit(&store, &script::ADMIT, &key, &cost).await?;
-                record(&mut times, sent.elapsed());
-            }
-            Ok::<_, Failure>(times)
-        })
-    });
-    let mut times = histogram();
-    for task in tasks.collect::<Vec<_>>() {
-        times += task.await??;
+async fn all_rounds(
+    store: &Store,
+    ceiling: &Ceiling,
+    lot: rounds::Lot,
+    count: u32,
+    progress: &Progress,
+) -> Result<Vec<Round>, Failure> {
+    let mut rounds = Vec::new();
+    for n in 1..=count {
+        progress.say(&format!("round {n} of {count}: the store's ceiling, the path, open loops"));
+        // A round that ctrl-c cut off says nothing.
+        rounds.extend(Round::run(store, ceiling, lot).await?);
+        progress.step();
     }
-    let seconds = start.elapsed().as_secs_f64();
-    store.command(&["DEL", &size.key]).await?;
-    let us = |quantile: f64| times.value_at_quantile(quantile) as f64 / 1000.0;
-    Ok(json!({
-        "input": size.word, "key_bytes": size.key.len(), "cost_digits": size.cost.len(), "callers": callers,
-        "calls": times.len(), "per_second": times.len() as f64 / seconds,
-        "p50_us": us(0.5), "p90_us": us(0.9), "p99_us": us(0.99), "p999_us": us(0.999), "max_us": us(1.0),
-    }))
+    Ok(rounds)
 }
 
 /// 100 ns to 60 s, three digits.
@@ -118,12 +108,4 @@ pub(super) fn histogram() -> Histogram<u64> {
 /// Adds one time, in nanoseconds.
 pub(super) fn record(times: &mut Histogram<u64>, took: std::time::Duration) {
     times.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
-}
-
-/// The server's own time per EVALSHA, in microseconds; nothing from a store that does not say.
-async fn server_time(store: &Store) -> Option<f64> {
-    let Ok(Reply::Bulk(text)) = store.command(&["INFO", "commandstats"]).await else { return None };
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let line = text.lines().find(|line| line.starts_with("cmdstat_evalsha:"))?;
-    line.split(',').find_map(|part| part.strip_prefix("usec_per_call="))?.parse().ok()
 }

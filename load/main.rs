@@ -4,9 +4,11 @@
 //! beside an HTML page under `--out`. Ctrl-C ends a run early, and the report holds what there is. Without `--store` a
 //! private redis-server is started on a free port and stopped again.
 
+mod ceiling;
 mod cycles;
 mod gateway;
 mod latency;
+mod pace;
 mod peer;
 mod progress;
 mod race;
@@ -40,7 +42,7 @@ enum Run {
     /// the gateway
     #[command(after_help = "Example: load race --callers 1,8,64 --units 20000")]
     Race(race::Options),
-    /// The whole admit call, by input size and number of callers
+    /// The whole admit call, by input size and callers, held against the store's own ceiling
     #[command(after_help = "Example: load latency --calls 20000 --callers 1,8,50")]
     Latency(latency::Options),
     /// Reserve + settle cycles: saturating rate, latency at half of it, and the ledger held against both

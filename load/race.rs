@@ -16,7 +16,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use voxgate::quota::store::{Reply, Store};
 
 use super::gateway::beside;
 use super::progress::{Progress, stop};
@@ -63,11 +62,8 @@ pub(super) async fn run(options: Options) -> Result<Report, Failure> {
     let callers = if options.callers.is_empty() { usual } else { options.callers };
     let units = options.units.unwrap_or(units);
     let voxgate = options.voxgate.unwrap_or_else(beside);
-    let server = Private::open(&options.target)?;
+    let server = Private::open_server(&options.target)?;
     let store = server.store()?;
-    if store.word() != "redis" {
-        return Err(Failure::Refused("a race needs a store that several connections can reach".into()));
-    }
     let told =
         json!({ "callers": callers, "units": units, "cost": options.cost, "seconds": options.seconds });
     let mut report = Report::new("race", told);
@@ -247,14 +243,4 @@ fn table(rows: &[Row], lot: ways::Lot) -> Table {
         head: head.map(str::to_owned).to_vec(),
         rows: rows.iter().map(cells).collect(),
     }
-}
-
-/// Script calls that the server has answered so far.
-async fn script_calls(store: &Store) -> Result<u64, Failure> {
-    let text = match store.command(&["INFO", "commandstats"]).await? {
-        Reply::Bulk(text) => String::from_utf8_lossy(&text).into_owned(),
-        other => return Err(Failure::Odd(other)),
-    };
-    let calls = text.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    Ok(calls.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0))
 }

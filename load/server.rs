@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use voxgate::quota::store::Store;
+use voxgate::quota::store::{Reply, Store};
 
 use super::{Failure, Target};
 
@@ -16,6 +16,16 @@ pub(super) struct Private {
 }
 
 impl Private {
+    /// As [`Private::open`], for a run that needs connections of its own to the store, and its own words about itself.
+    pub(super) fn open_server(target: &Target) -> Result<Self, Failure> {
+        match &target.store {
+            Some(url) if url.starts_with("embedded") => {
+                Err(Failure::Refused("this run needs a store that several connections can reach".into()))
+            }
+            Some(_) | None => Self::open(target),
+        }
+    }
+
     /// Uses the store that was named, or starts one.
     pub(super) fn open(target: &Target) -> Result<Self, Failure> {
         if let Some(url) = &target.store {
@@ -53,6 +63,62 @@ impl Drop for Private {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// What the server says that it has spent, since its start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Spent {
+    /// Script calls answered.
+    pub calls: u64,
+    /// Microseconds inside of these.
+    pub usec: u64,
+    /// Microseconds of processor time, network and all.
+    pub cpu_us: f64,
+}
+
+impl Spent {
+    /// As of now. A store that does not say has spent nothing.
+    pub(super) async fn so_far(store: &Store) -> Result<Self, Failure> {
+        let info = async |section: &str| -> Result<String, Failure> {
+            match store.command(&["INFO", section]).await? {
+                Reply::Bulk(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
+                other => Err(Failure::Odd(other)),
+            }
+        };
+        let (stats, cpu) = (info("commandstats").await?, info("cpu").await?);
+        let scripts =
+            stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).unwrap_or_default();
+        let count = |name: &str| {
+            scripts.split(',').find_map(|part| part.strip_prefix(name)?.parse().ok()).unwrap_or_default()
+        };
+        let seconds = |name: &str| -> f64 {
+            cpu.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or_default()
+        };
+        Ok(Self {
+            calls: count("calls="),
+            usec: count("usec="),
+            cpu_us: (seconds("used_cpu_sys:") + seconds("used_cpu_user:")) * 1e6,
+        })
+    }
+
+    /// What was spent after `before`.
+    pub(super) fn since(self, before: Self) -> Self {
+        Self {
+            calls: self.calls.saturating_sub(before.calls),
+            usec: self.usec.saturating_sub(before.usec),
+            cpu_us: self.cpu_us - before.cpu_us,
+        }
+    }
+
+    /// Microseconds inside the script, per call.
+    pub(super) fn usec_per_call(self) -> f64 {
+        self.usec as f64 / self.calls.max(1) as f64
+    }
+
+    /// Microseconds of processor time, per call.
+    pub(super) fn cpu_us_per_call(self) -> f64 {
+        self.cpu_us / self.calls.max(1) as f64
     }
 }
 

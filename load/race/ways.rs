@@ -16,9 +16,8 @@ use super::super::gateway::Gateway;
 use super::super::latency::{histogram, record};
 use super::super::peer::{Client, Worker};
 use super::super::progress::stop;
-use super::super::server::Private;
+use super::super::server::{Private, Spent};
 use super::super::{Failure, admit};
-use super::script_calls;
 
 /// How units are taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -218,7 +217,7 @@ pub(super) async fn through_gateway(
     for _ in 0..callers {
         clients.push(Client::open(&gateway.address, &key, &session).await?);
     }
-    let before = script_calls(&store).await?;
+    let before = Spent::so_far(&store).await?;
     let barrier = Arc::new(Barrier::new(clients.len()));
     let mut tasks = JoinSet::new();
     for client in clients {
@@ -227,7 +226,7 @@ pub(super) async fn through_gateway(
     let start = Instant::now();
     let mut seen = gather(tasks).await?;
     let seconds = start.elapsed().as_secs_f64();
-    seen.trips = script_calls(&store).await?.saturating_sub(before);
+    seen.trips = Spent::so_far(&store).await?.since(before).calls;
     let admitted = worker.bytes() / BYTES_PER_UNIT;
     gateway.end().await;
     Ok(seen.course(lot, admitted, seconds))

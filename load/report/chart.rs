@@ -93,7 +93,7 @@ impl<'a> Drawing<'a> {
         let y = Scale::new(&chart.y, &ys, (bottom, top), true);
         let words = y.ticks(&[], TICK_ROOM).into_iter().map(|value| letters(&tick(value)));
         let left = words.fold(16.0, f64::max) + 10.0;
-        let ends = chart.series.iter().map(|series| letters(&end_word(series, place)));
+        let ends = chart.series.iter().map(|series| 1.12 * letters(&end_word(series, place)));
         let right = if marked { ends.fold(0.0, f64::max) + 14.0 } else { 12.0 };
         let right = place.width - right.clamp(12.0, place.width / 3.0);
         let mut columns: Vec<f64> = xs.iter().copied().filter(|x| x.is_finite()).collect();

@@ -78,7 +78,7 @@ impl Scale {
             (first..=last).flat_map(move |n| steps.iter().map(move |step| step * 10f64.powi(n)))
         };
         let tens: Vec<f64> = all(&[1.0]).filter(within).collect();
-        if tens.len() >= 3 { tens } else { all(&[1.0, 2.0, 5.0]).filter(within).collect() }
+        if tens.len() >= 4 { tens } else { all(&[1.0, 2.0, 5.0]).filter(within).collect() }
     }
 
     /// Ticks whose words would touch the one before are left out.
