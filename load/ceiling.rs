@@ -53,6 +53,7 @@ impl Ceiling {
         let output = Command::new(&self.program)
             .args(["-u", &self.url, "-c", &CONNECTIONS.to_string(), "-P", &pipeline.to_string()])
             .args(["-n", &calls.to_string(), "--csv", "EVALSHA", call.sha, "1", call.key, call.cost])
+            .process_group(0)
             .kill_on_drop(true)
             .output()
             .await

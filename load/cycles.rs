@@ -19,7 +19,7 @@ use voxgate::quota::{Account, Admission, Key, Name, OpenError, Quota, Settings, 
 use voxgate::units::Units;
 
 use super::latency::{histogram, record};
-use super::pace::{self, Outcome};
+use super::pace::{self, Outcome, Pace};
 use super::progress::{Progress, stop};
 use super::report::Report;
 use super::server::Private;
@@ -227,7 +227,7 @@ async fn closed(books: &Arc<Books>, cycles: u32, clients: u32) -> Result<Outcome
 }
 
 async fn open(books: &Arc<Books>, rate: f64, seconds: f64) -> Result<Outcome, Failure> {
-    pace::open(rate, seconds, || {
+    pace::open(Pace { rate, seconds, together: 1 }, || {
         let books = books.clone();
         async move { books.cycle().await }
     })

@@ -41,6 +41,8 @@ impl Gateway {
                 ("VOXGATE_LIMITS__PER_ADDRESS", "4096"),
                 ("VOXGATE_LOG__LEVEL", "warn"),
             ])
+            // Not reached by a ctrl-c on the terminal.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -73,8 +73,8 @@ pub(super) async fn run(options: Options) -> Result<Report, Failure> {
     }
     let lot = rounds::Lot { calls, seconds: seconds.into() };
     let rounds = all_rounds(&store, &ceiling, lot, count, &progress).await?;
-    sweep::tell(&mut report, &rows);
     rounds::tell(&mut report, &rounds, ceiling.word());
+    sweep::tell(&mut report, &rows);
     report.data = json!({
         "rows": rows.iter().map(sweep::Row::json).collect::<Vec<Value>>(),
         "rounds": rounds.iter().map(Round::json).collect::<Vec<Value>>(),

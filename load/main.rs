@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use voxgate::quota::store::{Reply, Script, Store, StoreError};
 
 use progress::stop;
@@ -83,7 +84,8 @@ fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<(), Failure> {
-    tokio::spawn(interrupts());
+    let interrupts = signal(SignalKind::interrupt()).map_err(|error| Failure::peer("signals", error))?;
+    tokio::spawn(watch(interrupts));
     let report = match cli.run {
         Run::Race(options) => race::run(options).await,
         Run::Latency(options) => latency::run(options).await,
@@ -96,15 +98,12 @@ async fn run(cli: Cli) -> Result<(), Failure> {
 }
 
 /// The first ctrl-c ends the run with what it has, the second ends everything.
-async fn interrupts() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        return;
-    }
+async fn watch(mut interrupts: Signal) {
+    interrupts.recv().await;
     eprintln!("load: stopping; what there is will be reported (ctrl-c again: at once, without)");
     stop().cancel();
-    if tokio::signal::ctrl_c().await.is_ok() {
-        std::process::exit(130);
-    }
+    interrupts.recv().await;
+    std::process::exit(130);
 }
 
 /// Keeps the report as two files and prints it as one line.

@@ -43,15 +43,26 @@ impl Outcome {
     }
 }
 
-/// Begins `rate` calls a second for so many seconds, or until the run is stopped, and waits for all of them.
-pub(super) async fn open<F, C>(rate: f64, seconds: f64, call: F) -> Result<Outcome, Failure>
+/// When calls are due.
+#[derive(Clone, Copy)]
+pub(super) struct Pace {
+    /// Calls a second.
+    pub rate: f64,
+    /// For so long.
+    pub seconds: f64,
+    /// Calls that are due at the same moment.
+    pub together: u32,
+}
+
+/// Begins calls at this pace, until its end or until the run is stopped, and waits for all of them.
+pub(super) async fn open<F, C>(pace: Pace, call: F) -> Result<Outcome, Failure>
 where
     F: Fn() -> C,
     C: Future<Output = Result<(), Failure>> + Send + 'static,
 {
     let (mut times, mut late, mut calls) = (histogram(), histogram(), JoinSet::new());
     let start = Instant::now();
-    let mut due = keep_time(rate, seconds);
+    let mut due = keep_time(pace);
     let mut add = |(waited, took): (Duration, Duration)| {
         record(&mut late, waited);
         record(&mut times, took);
@@ -74,14 +85,14 @@ where
 }
 
 /// Tells each moment when it has come. Ends with its receiver.
-fn keep_time(rate: f64, seconds: f64) -> mpsc::UnboundedReceiver<Instant> {
+fn keep_time(pace: Pace) -> mpsc::UnboundedReceiver<Instant> {
     let (tell, told) = mpsc::unbounded_channel();
-    let gap = 1.0 / rate.max(1.0);
-    let total = (rate.max(1.0) * seconds) as u64;
+    let (rate, together) = (pace.rate.max(1.0), u64::from(pace.together.max(1)));
+    let total = (rate * pace.seconds) as u64;
     thread::spawn(move || {
         let start = Instant::now();
         for n in 0..total {
-            let due = start + Duration::from_secs_f64(gap * n as f64);
+            let due = start + Duration::from_secs_f64((n - n % together) as f64 / rate);
             thread::sleep(due.saturating_duration_since(Instant::now()));
             if tell.send(due).is_err() || stop().is_cancelled() {
                 return;

@@ -1,6 +1,7 @@
 //! A private store for one run: a redis-server on loopback with nothing on disk, stopped by its own process id.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,8 @@ impl Private {
         let port = free_port().map_err(|error| fail(error.to_string()))?;
         let mut child = Command::new(&target.server)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            // A ctrl-c on the terminal is ours: it must not end the server under a run that still has to report.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

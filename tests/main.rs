@@ -18,6 +18,7 @@ mod export;
 mod faults;
 mod harness;
 mod harness_facts;
+mod load;
 mod money;
 mod operation;
 mod scripts;

@@ -66,6 +66,7 @@ pub(super) struct Row {
     callers: u32,
     per_second: f64,
     times: Histogram<u64>,
+    /// What the server spent on it.
     pub spent: Spent,
 }
 
@@ -164,6 +165,12 @@ pub(super) fn tell(report: &mut Report, rows: &[Row]) {
         chart("Half of all calls are faster", loops, "p50 of admit, µs", |row| row.us(0.5)),
         chart("One call in a hundred is slower", "Lower is better.", "p99 of admit, µs", |row| row.us(0.99)),
         chart("Calls a second, one connection", "Higher is better.", "admits a second", |row| row.per_second),
+        chart(
+            "What a larger input costs the server",
+            "The server's own count of the time inside the script.",
+            "time inside admit, µs",
+            |row| row.spent.usec_per_call(),
+        ),
     ]);
     let head = [
         "input",

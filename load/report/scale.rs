@@ -51,17 +51,17 @@ impl Scale {
         self.from + part.clamp(0.0, 1.0) * (self.to - self.from)
     }
 
-    /// The values that get a tick and a word: round ones, or the measured ones of a logarithmic axis if few.
+    /// The values that get a tick and a word: round ones, or the measured ones if they are few.
     pub(super) fn ticks(&self, measured: &[f64], room: f64) -> Vec<f64> {
         let length = (self.to - self.from).abs();
         let most = (length / room).max(2.0);
-        let mut ticks = if !self.log {
+        let mut ticks = if !measured.is_empty() && measured.len() <= 8 {
+            measured.to_vec()
+        } else if !self.log {
             let step = step((self.high - self.low) / most.min(6.0));
             let first = (self.low / step).ceil() as i64;
             let last = (self.high / step + 1e-9).floor() as i64;
             (first..=last).map(|n| n as f64 * step).collect()
-        } else if !measured.is_empty() && measured.len() <= 8 {
-            measured.to_vec()
         } else {
             self.decades()
         };
