@@ -26,4 +26,5 @@ mod shared;
 mod survive;
 mod tidy;
 mod tokens;
+mod topology;
 mod words;

@@ -24,6 +24,8 @@ pub struct Setup {
     pub store: String,
     /// Worker URLs; each gets room for 64 streams.
     pub workers: Vec<String>,
+    /// More lines of `[store]`.
+    pub store_more: String,
     /// More TOML, put behind the generated part (begin with a section).
     pub more: String,
     /// Added to its environment.
@@ -40,6 +42,7 @@ impl Setup {
     pub fn on(store: &str, workers: &[String]) -> Self {
         Self {
             store: store.to_owned(),
+            store_more: String::new(),
             workers: workers.to_vec(),
             more: String::new(),
             environment: Vec::new(),
@@ -76,6 +79,13 @@ impl Setup {
             .with_environment("FAKETIME_DONT_FAKE_MONOTONIC", "1")
     }
 
+    /// With more lines in `[store]`.
+    #[must_use]
+    pub fn store_more(mut self, toml: &str) -> Self {
+        self.store_more.push_str(toml);
+        self
+    }
+
     /// With more TOML.
     #[must_use]
     pub fn more(mut self, toml: &str) -> Self {
@@ -86,8 +96,8 @@ impl Setup {
     fn toml(&self) -> String {
         let mut text = format!(
             "[listen]\naddress = \"127.0.0.1:0\"\n[admin]\naddress = \"127.0.0.1:0\"\ntoken = \"{ADMIN_TOKEN}\"\n\
-             [store]\nurl = \"{}\"\n[log]\nformat = \"json\"\nlevel = \"voxgate=debug,info\"\n",
-            self.store
+             [store]\nurl = \"{}\"\n{}[log]\nformat = \"json\"\nlevel = \"voxgate=debug,info\"\n",
+            self.store, self.store_more
         );
         for url in &self.workers {
             let _ = write!(text, "[[workers]]\nurl = \"{url}/v1/listen\"\nstreams_max = 64\n");

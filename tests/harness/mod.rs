@@ -5,13 +5,16 @@
 #![allow(dead_code, reason = "each test file uses its own part of the harness")]
 
 pub mod audio;
+pub mod certificates;
 pub mod client;
+pub mod cluster;
 pub mod gateway;
 pub mod proxy;
 pub mod raw;
 pub mod redis_server;
 pub mod scripted_worker;
 pub mod sdk;
+pub mod sentinel;
 pub mod signal;
 pub mod worker_process;
 
@@ -38,6 +41,21 @@ pub async fn until<T>(what: &str, changed: &tokio::sync::Notify, mut done: impl 
                 return value;
             }
             fired.await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("no {what} in {PATIENCE:?}"))
+}
+
+/// Waits until `look` gives a value, asking a foreign process that tells nobody when it changes; panics after
+/// [`PATIENCE`].
+pub async fn polled<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let wait = async {
+        let mut ticks = tokio::time::interval(Duration::from_millis(20));
+        loop {
+            ticks.tick().await;
+            if let Some(value) = look().await {
+                return value;
+            }
         }
     };
     tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("no {what} in {PATIENCE:?}"))

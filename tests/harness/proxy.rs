@@ -63,9 +63,14 @@ struct Control {
 }
 
 struct Plan {
-    cut: Cut,
+    deed: Deed,
     pattern: Vec<u8>,
     left: usize,
+}
+
+enum Deed {
+    Cut(Cut),
+    Switch(Mode),
 }
 
 impl Proxy {
@@ -108,8 +113,18 @@ impl Proxy {
 
     /// The next `times` requests that hold `pattern` (empty: any) lose their connection. Replaces an older plan.
     pub fn cut_next(&self, cut: Cut, times: usize, pattern: &[u8]) {
-        *self.control.plan.lock().expect("no panic inside") =
-            Some(Plan { cut, pattern: pattern.to_vec(), left: times });
+        self.plan(Deed::Cut(cut), times, pattern);
+    }
+
+    /// Switches the mode when the next request that holds `pattern` comes, so that this request is the first to feel it.
+    /// Replaces an older plan.
+    pub fn switch_at(&self, mode: Mode, pattern: &[u8]) {
+        self.plan(Deed::Switch(mode), 1, pattern);
+    }
+
+    fn plan(&self, deed: Deed, times: usize, pattern: &[u8]) {
+        let plan = Plan { deed, pattern: pattern.to_vec(), left: times };
+        *self.control.plan.lock().expect("no panic inside") = Some(plan);
     }
 
     /// Resets (RST) every live connection, on both sides.
@@ -252,7 +267,8 @@ async fn passing(mode: &mut watch::Receiver<Mode>, hold: Mode) {
 }
 
 impl Control {
-    /// Whether `bytes`, behind what was `seen` of this connection, complete a request that is to be cut.
+    /// Whether `bytes`, behind what was `seen` of this connection, complete a request that is to be cut. Does at once what
+    /// else is planned for it.
     fn planned(&self, seen: &mut Vec<u8>, bytes: &[u8]) -> Option<Cut> {
         let mut plan = self.plan.lock().expect("no panic inside");
         let plan = plan.as_mut().filter(|plan| plan.left > 0)?;
@@ -264,6 +280,14 @@ impl Control {
         if hit {
             plan.left -= 1;
         }
-        hit.then_some(plan.cut)
+        match plan.deed {
+            Deed::Cut(cut) => hit.then_some(cut),
+            Deed::Switch(mode) => {
+                if hit {
+                    self.mode.send_replace(mode);
+                }
+                None
+            }
+        }
     }
 }

@@ -1,0 +1,4 @@
+//! The store in every shape it may have: standalone, watched by Sentinels, a cluster; over TLS, as a limited user; and
+//! what its failovers, moves and refusals do to money and to streams.
+
+mod servers;
