@@ -74,7 +74,17 @@ pub(super) async fn inspect(quota: &Quota, url: &StoreUrl) -> Result<Vec<Finding
     let sent = now();
     let time = quota.command(&["TIME"]).await?;
     findings.push(clock(&time, sent, now()));
+    findings.push(permissions(&quota.missing_permissions().await?));
     Ok(findings)
+}
+
+/// Without one of them a script would stop half way, and leave torn books.
+fn permissions(missing: &[String]) -> Finding {
+    if missing.is_empty() {
+        return Finding::pass("store permissions", "our user may run all that is needed");
+    }
+    let reason = format!("our user may not run {}", missing.join(", "));
+    Finding::fail("store permissions", reason, "give it the rules of deploy/voxgate.acl")
 }
 
 fn now() -> f64 {

@@ -24,7 +24,7 @@ impl Quota {
     }
 
     /// Tries again, for at most [`Settings::hold`], what certainly never ran.
-    async fn patiently<T, F>(&self, mut call: impl FnMut() -> F) -> Result<T, StoreError>
+    pub(super) async fn patiently<T, F>(&self, mut call: impl FnMut() -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {

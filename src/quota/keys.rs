@@ -136,6 +136,11 @@ impl Keys {
         format!("{}token_secret", self.prefix)
     }
 
+    /// Nothing is ever stored here: a name that our user must be allowed to reach, in some slot.
+    pub fn permissions(&self, number: u32) -> String {
+        format!("{}permissions:{number}", self.prefix)
+    }
+
     /// Version of this layout. Permanent.
     pub fn schema(&self) -> String {
         format!("{}schema", self.prefix)

@@ -51,6 +51,7 @@ mod meters;
 mod operate;
 mod pause;
 pub mod period;
+pub mod permissions;
 pub mod reaper;
 pub mod rebuild;
 mod schema;

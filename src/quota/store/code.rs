@@ -61,14 +61,18 @@ pub const CODES: &[Code] = &[
 /// Texts without a word of their own that say that a value is no integer.
 const NO_INTEGER: [&str; 2] = ["ERR value is not an integer", "ERR hash value is not an integer"];
 
+/// Texts without a word of their own that say that our user may not run a command, or reach a key, inside a script. What
+/// the script did before stays: hence [`crate::quota::Quota::missing_permissions`], before the first stream.
+const NO_PERMISSION: [&str; 2] = ["ERR The user executing the script can't ", "ERR ACL failure in script"];
+
 /// The row of a reply's first word.
 pub fn find(text: &str) -> Option<&'static Code> {
     let word = text.split([' ', '\r', '\n']).next().unwrap_or_default();
     CODES.iter().find(|code| code.word == word)
 }
 
-/// The error that a reply's error text means; the first word decides, never the rest, but for the two texts that say
-/// that a value is no integer.
+/// The error that a reply's error text means; the first word decides, never the rest, but for texts that have no
+/// word of their own.
 pub fn error(text: &str) -> StoreError {
     let own = || text.to_owned();
     match find(text).map(|code| code.then) {
@@ -77,6 +81,7 @@ pub fn error(text: &str) -> StoreError {
         Some(Then::Mend) => StoreError::Refuses(own()),
         Some(Then::Deny) => StoreError::Denied(own()),
         Some(Then::Quarantine) => StoreError::Corrupt(own()),
+        None if NO_PERMISSION.iter().any(|none| text.starts_with(none)) => StoreError::Denied(own()),
         None if NO_INTEGER.iter().any(|none| text.starts_with(none)) => StoreError::Corrupt(own()),
         None => StoreError::Odd(own()),
     }
@@ -121,6 +126,8 @@ mod tests {
             ("ERR hash value is not an integer", "corrupt"),
             ("NOAUTH Authentication required.", "noauth"),
             ("WRONGPASS invalid username-password pair", "wrongpass"),
+            ("ERR The user executing the script can't run this command or subcommand script: 12", "denied"),
+            ("ERR ACL failure in script: User v has no permissions to run the 'decrby' command", "denied"),
             ("ERR increment or decrement would overflow", "odd"),
             ("CROSSSLOT Keys in request don't hash to the same slot", "odd"),
             ("BUSYKEY Target key name already exists.", "odd"),
