@@ -82,9 +82,13 @@ impl Epoch {
 
     /// Logs in, chooses the database, and asks for the role.
     async fn greet(&self, address: &Address, access: &Access) -> Result<(), StoreError> {
+        let guess = match access.tls {
+            Some(_) => "it may want a certificate of ours (store.cert_file)",
+            None => "it may want TLS (rediss://)",
+        };
         let said = |error| match error {
             // Nothing of ours ran on a connection that never was.
-            StoreError::Lost(why) => StoreError::Away(format!("{address} hung up: {why}")),
+            StoreError::Lost(why) => StoreError::Away(format!("{address} hung up: {why}; {guess}")),
             StoreError::Late(within) => StoreError::Away(format!("{address} said nothing within {within:?}")),
             StoreError::Odd(text) => StoreError::Away(format!("{address} said: {text:.200}")),
             sorted => sorted,
@@ -151,7 +155,7 @@ impl Epoch {
                 }
                 None => {
                     self.end();
-                    Err(StoreError::Lost(format!("{:?}", error.kind())))
+                    Err(StoreError::Lost(format!("{error:.200}")))
                 }
             },
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ::redis::{Cmd, Pipeline};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::super::{Reply, Script, StoreError};
 use super::access::Access;
@@ -25,6 +26,8 @@ pub(super) struct Node {
     loaded: AtomicU64,
     /// The last call failed as it does when this is not the server to ask.
     suspect: AtomicBool,
+    /// Cancelled when another server has taken its place.
+    retired: CancellationToken,
 }
 
 /// How a call goes out.
@@ -46,13 +49,14 @@ impl Node {
             loads: tokio::sync::Mutex::default(),
             loaded: AtomicU64::new(0),
             suspect: AtomicBool::new(false),
+            retired: CancellationToken::new(),
         }
     }
 
     /// Sends one command. Errors say whether it may have run.
     pub(super) async fn send(&self, call: &Cmd, manner: Manner) -> Result<Reply, StoreError> {
         let lane = if manner.replicas > 0 { &self.waits } else { &self.calls };
-        let answer = match lane.epoch(&self.address, &self.access).await {
+        let answer = match self.epoch(lane).await {
             Ok(epoch) => match manner {
                 Manner { asking: false, replicas: 0 } => epoch.send(call).await,
                 Manner { asking, replicas } => send_with(&epoch, call, asking, replicas).await,
@@ -70,6 +74,17 @@ impl Node {
         answer
     }
 
+    /// The lane's connection; none once the server is retired, not even one that was being dialled: a primary that was
+    /// frozen and wakes up takes itself for the primary still, until somebody tells it.
+    async fn epoch(&self, lane: &Lane) -> Result<Arc<Epoch>, StoreError> {
+        tokio::select! { biased;
+            () = self.retired.cancelled() => {
+                Err(StoreError::Away(format!("another server has taken the place of {}", self.address)))
+            }
+            epoch = lane.epoch(&self.address, &self.access) => epoch,
+        }
+    }
+
     /// Whether this may no longer be the server to ask.
     pub(super) fn is_suspect(&self) -> bool {
         self.suspect.load(Ordering::Relaxed)
@@ -77,6 +92,7 @@ impl Node {
 
     /// Ends its connections, with what is pending: another server has taken its place.
     pub(super) fn end(&self) {
+        self.retired.cancel();
         self.calls.end();
         self.waits.end();
     }
