@@ -2,7 +2,7 @@
 //! gateways; answers foretold by a plain model; ledger, audit, rebuild and operators' deeds.
 
 pub mod books;
-mod house;
+pub mod house;
 mod ledger;
 mod model;
 mod model_walk;
