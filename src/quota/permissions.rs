@@ -1,16 +1,14 @@
 //! Whether our user may run every command that is needed. Asked before the first stream: a script that is denied half way
 //! leaves behind what it has done so far, and the books torn.
 
-use std::sync::LazyLock;
-
-use super::Quota;
 use super::store::slot::slot;
-use super::store::{Reply, Script, Shard, StoreError};
+use super::store::{Reply, Shard, StoreError};
+use super::{Quota, script};
 
 /// What scripts and plain commands run, as `deploy/voxgate.acl` allows it. What only some arrangements need (`ASKING`,
-/// `CLUSTER`, `WAIT`) and what must have run to get here (`ROLE`, `EVALSHA`, `SCRIPT LOAD`) is not asked for.
-pub const NEEDED: [&str; 27] = [
-    "info",
+/// `CLUSTER SLOTS`, `WAIT`), what only measures (`INFO`, `SLOWLOG`, `CLUSTER INFO`), and what must have run to get here (`ROLE`,
+/// `EVALSHA`, `SCRIPT LOAD`) is not asked for.
+pub const NEEDED: [&str; 26] = [
     "scan",
     "time",
     "get",
@@ -39,17 +37,6 @@ pub const NEEDED: [&str; 27] = [
     "xrange",
 ];
 
-/// Gives those of the commands in ARGV that may not run on KEYS[1]; runs none of them, so that any arguments will do, as
-/// long as those that name a key name one of ours.
-const TEXT: &str = "#!lua flags=no-writes
-local missing = {}
-for i = 1, #ARGV do -- at most as many as are needed
-  if not redis.acl_check_cmd(ARGV[i], KEYS[1], KEYS[1], KEYS[1]) then missing[#missing + 1] = ARGV[i] end
-end
-return missing";
-
-static PERMISSIONS: LazyLock<Script> = LazyLock::new(|| Script::new("permissions", TEXT.to_owned()));
-
 impl Quota {
     /// The commands that our user may not run on one or the other primary, each once; of use with Redis and Valkey only.
     ///
@@ -60,7 +47,7 @@ impl Quota {
         for shard in self.shards().await? {
             let (key, store) = (self.key_on(&shard), &self.0.store);
             let keys = [key.as_str()];
-            let answer = self.patiently(|| store.run(&PERMISSIONS, &keys, &NEEDED)).await?;
+            let answer = self.patiently(|| store.run(&script::PERMISSIONS, &keys, &NEEDED)).await?;
             let Reply::List(words) = answer else {
                 return Err(StoreError::Odd("no list of commands".into()));
             };

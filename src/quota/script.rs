@@ -45,6 +45,10 @@ scripts! {
     ACCOUNT = "account";
     /// `lua/session.lua`
     SESSION = "session";
+    /// `lua/probe.lua`
+    PROBE = "probe";
+    /// `lua/permissions.lua`
+    PERMISSIONS = "permissions";
 }
 
 /// Arguments of `reserve`, besides those that never change within a stream (see `Terms`).
