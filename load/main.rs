@@ -58,7 +58,7 @@ enum Run {
 #[derive(Args)]
 struct Target {
     /// A store to use (keys under `load:`); default: a private redis-server
-    #[arg(long, env = "VOXGATE_LOAD_STORE", value_name = "URL")]
+    #[arg(long, env = "VOXGATE_LOAD_STORE", hide_env_values = true, value_name = "URL")]
     store: Option<String>,
     /// The program to start as private server
     #[arg(long, default_value = "redis-server", value_name = "PROGRAM")]

@@ -30,7 +30,7 @@ pub(super) struct Options {
     #[command(flatten)]
     target: Target,
     /// Callers at once, 1 to 1000, several runs [default: 1,8,64,256]
-    #[arg(long, value_delimiter = ',', num_args = 1.., value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1000))]
     callers: Vec<u32>,
     /// Units in the quota [default: 200000]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]

@@ -17,11 +17,11 @@ pub(super) struct Private {
 }
 
 impl Private {
-    /// As [`Private::open`], for a run that needs connections of its own to the store, and its own words about itself.
+    /// As [`Private::open`], for a run that connects many times to one server and asks it about itself.
     pub(super) fn open_server(target: &Target) -> Result<Self, Failure> {
         match &target.store {
-            Some(url) if url.starts_with("embedded") => {
-                Err(Failure::Refused("this run needs a store that several connections can reach".into()))
+            Some(url) if !url.starts_with("redis://") && !url.starts_with("rediss://") => {
+                Err(Failure::Refused("this run needs one server: --store redis://host:port".into()))
             }
             Some(_) | None => Self::open(target),
         }

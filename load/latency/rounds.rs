@@ -260,16 +260,16 @@ fn headline(rounds: &[Round]) -> Vec<Figure> {
             0.5,
         ),
         Figure {
-            name: "rate of the path, 50 callers / benchmark at pipeline 16".into(),
-            value: rate,
-            unit: "must be ≥ 0.5, aim 0.8".into(),
-            good: Some(rate >= 0.5),
-        },
-        Figure {
             name: "the same, when ten are due at once each millisecond".into(),
             value: of(|round| round.tens.spent.cpu_us_per_call() / round.single.spent.cpu_us_per_call()),
             unit: "if waiting admissions go together".into(),
             good: None,
+        },
+        Figure {
+            name: "rate of the path, 50 callers / benchmark at pipeline 16".into(),
+            value: rate,
+            unit: "must be ≥ 0.5, aim 0.8".into(),
+            good: Some(rate >= 0.5),
         },
         below("time inside admit / the bare three steps", of(Round::script_ratio), 1.2, 1.05),
         below("time inside admit, largest input / smallest", of(Round::size_ratio), 1.5, 1.3),
@@ -366,7 +366,7 @@ fn table(rounds: &[Round], benchmark: &str) -> Table {
     let head = ["what", "calls/s", "script, µs", "server CPU, µs", "p50, ms", "p99, ms"];
     Table {
         title: "The path and the store's ceiling".into(),
-        note: format!("Medians of {} rounds. Ceilings by {benchmark}, 50 connections.", rounds.len()),
+        note: format!("Medians; rounds: {}. Ceilings by {benchmark}, 50 connections.", rounds.len()),
         head: head.map(str::to_owned).to_vec(),
         rows,
     }

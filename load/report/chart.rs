@@ -37,6 +37,8 @@ struct Drawing<'a> {
     bottom: f64,
     /// Whether each point has a mark and each line its last value.
     marked: bool,
+    /// Whether that value has its line's name before it.
+    named: bool,
     /// Every x that was measured, in order.
     columns: Vec<f64>,
 }
@@ -93,7 +95,10 @@ impl<'a> Drawing<'a> {
         let y = Scale::new(&chart.y, &ys, (bottom, top), true);
         let words = y.ticks(&[], TICK_ROOM).into_iter().map(|value| letters(&tick(value)));
         let left = words.fold(16.0, f64::max) + 10.0;
-        let ends = chart.series.iter().map(|series| 1.12 * letters(&end_word(series, place)));
+        // Names beside the ends of lines, where all of them are short; the legend has them anyway.
+        let named =
+            place.width > 400.0 && chart.series.iter().all(|series| series.name.chars().count() <= 14);
+        let ends = chart.series.iter().map(|series| 1.12 * letters(&end_word(series, named)));
         let right = if marked { ends.fold(0.0, f64::max) + 14.0 } else { 12.0 };
         let right = place.width - right.clamp(12.0, place.width / 3.0);
         let mut columns: Vec<f64> = xs.iter().copied().filter(|x| x.is_finite()).collect();
@@ -103,7 +108,7 @@ impl<'a> Drawing<'a> {
         let xs: Vec<f64> = if marked { xs } else { xs.iter().copied().chain(spans).collect() };
         let inset = if marked { 6.0 } else { 0.0 };
         let x = Scale::new(&chart.x, &xs, (left + inset, right - inset), false);
-        Self { chart, place, x, y, left, right, top, bottom, marked, columns }
+        Self { chart, place, x, y, left, right, top, bottom, marked, named, columns }
     }
 
     fn spans(&self, out: &mut String) {
@@ -205,7 +210,7 @@ impl<'a> Drawing<'a> {
             room = end.2 - END_ROOM;
         }
         for (n, series, y) in ends {
-            let (class, word) = (class(n), escape(&end_word(series, self.place)));
+            let (class, word) = (class(n), escape(&end_word(series, self.named)));
             let (x, y) = (self.right + 6.0, y + 4.0);
             let _ = write!(out, r#"<text class="end {class}" x="{x:.1}" y="{y:.1}">{word}</text>"#);
         }
@@ -265,13 +270,9 @@ fn last(series: &Series) -> Option<(f64, f64)> {
     series.points.iter().rev().copied().find(|(x, y)| x.is_finite() && y.is_finite())
 }
 
-fn end_word(series: &Series, place: Place) -> String {
+fn end_word(series: &Series, named: bool) -> String {
     let value = last(series).map_or_else(String::new, |(_, y)| number(y));
-    if place.width < 400.0 || series.name.chars().count() > 14 {
-        value
-    } else {
-        format!("{} {value}", series.name)
-    }
+    if named { format!("{} {value}", series.name) } else { value }
 }
 
 fn axis_word(axis: &super::Axis) -> String {

@@ -197,3 +197,30 @@ fn points<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(f64, f64)>, D::Erro
     let points = Vec::<(Option<f64>, Option<f64>)>::deserialize(from)?;
     Ok(points.into_iter().map(|(x, y)| (x.unwrap_or(f64::NAN), y.unwrap_or(f64::NAN))).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_finite_survives_json() {
+        let figure = Figure { name: "a".into(), value: f64::NAN, unit: String::new(), good: None };
+        let series =
+            Series { name: "b".into(), points: vec![(1.0, f64::NAN), (2.0, f64::INFINITY), (3.0, 4.0)] };
+        let text = serde_json::to_string(&(figure, series)).unwrap();
+        let (figure, series): (Figure, Series) = serde_json::from_str(&text).unwrap();
+        assert!(figure.value.is_nan());
+        assert!(series.points[0].1.is_nan() && series.points[1].1.is_nan());
+        assert_eq!(series.points[2], (3.0, 4.0));
+    }
+
+    #[test]
+    fn servers_are_told_apart() {
+        assert_eq!(version("# Server\r\nredis_version:7.0.15\r\n"), "Redis 7.0.15");
+        assert_eq!(
+            version("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\n"),
+            "Valkey 9.1.2"
+        );
+        assert_eq!(version(""), "unknown");
+    }
+}

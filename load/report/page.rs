@@ -125,7 +125,9 @@ fn figures(out: &mut String, figures: &[Figure]) {
     if figures.is_empty() {
         return;
     }
-    *out += "<dl class=\"figures\">\n";
+    // One row, or two of nearly the same length; narrower pages fill theirs.
+    let columns = if figures.len() <= 6 { figures.len().max(4) } else { figures.len().div_ceil(2) };
+    let _ = writeln!(out, "<dl class=\"figures\" style=\"--n:{columns}\">");
     for figure in figures {
         let verdict = match figure.good {
             Some(true) => " <span class=\"verdict good\">✓ meets it</span>",
