@@ -171,6 +171,8 @@ fn environment() -> serde_json::Value {
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
         "memory": field(&read("/proc/meminfo"), "MemTotal"),
         "kernel": read("/proc/sys/kernel/osrelease").trim(),
+        // Of the last minute, before the run began: what else the machine had to do.
+        "loadavg": read("/proc/loadavg").split(' ').next().and_then(|load| load.parse::<f64>().ok()),
         "os": std::env::consts::OS,
         "arch": std::env::consts::ARCH,
         "at": jiff::Timestamp::now().to_string(),

@@ -115,6 +115,16 @@ fn about(out: &mut String, environment: &Value) {
         let _ = write!(out, "<span>{}</span>", escape(&part));
     }
     *out += "</p>\n";
+    let figure = |name: &str| environment.get(name).and_then(Value::as_f64);
+    if let (Some(load), Some(cores)) = (figure("loadavg"), figure("cores"))
+        && load > cores
+    {
+        let _ = writeln!(
+            out,
+            "<p class=\"warn\">Other work was running: load {load:.1} on {cores} cores before the run. Times and rates \
+             are worse than this machine's own.</p>"
+        );
+    }
     if environment.get("debug") == Some(&Value::Bool(true)) {
         *out +=
             "<p class=\"warn\">Debug build: slower than what ships. Use a release build for figures.</p>\n";

@@ -10,12 +10,3 @@ pub fn send(name: &str, pid: u32) {
         .expect("a shell runs");
     assert!(status.success(), "signal {name} to {pid}");
 }
-
-/// Sends a signal to a process group: the process that leads it and all that it started into it.
-pub fn send_group(name: &str, leader: u32) {
-    let status = Command::new("sh")
-        .args(["-c", "kill -s \"$0\" -- \"-$1\"", name, &leader.to_string()])
-        .status()
-        .expect("a shell runs");
-    assert!(status.success(), "signal {name} to the group of {leader}");
-}
