@@ -22,7 +22,7 @@ use super::latency::{histogram, record};
 use super::pace::{self, Outcome, Pace};
 use super::progress::{Progress, stop};
 use super::report::Report;
-use super::server::Private;
+use super::server::{Private, Spent};
 use super::{Failure, Target};
 
 /// What `load cycles` can be told.
@@ -57,13 +57,16 @@ pub(super) async fn run(options: Options) -> Result<Report, Failure> {
     let server = Private::open(&options.target)?;
     let told = json!({ "cycles": cycles, "clients": clients, "seconds": seconds, "rounds": count });
     let mut report = Report::new("cycles", told);
-    report.tell_store(&server.store()?).await;
+    let store = server.store()?;
+    report.tell_store(&store).await;
     let books = Arc::new(Books::open(server.store()?).await?);
     let progress = Progress::start("cycles", u64::from(count) * 2 + 1);
     let (mut rounds, mut rate) = (Vec::new(), 0.0);
     for n in 1..=count {
         progress.say(&format!("round {n} of {count}: {clients} clients, closed loop"));
+        let before = Spent::so_far(&store).await?;
         let closed = closed(&books, cycles.div_ceil(count), clients).await?;
+        let spent = Spent::so_far(&store).await?.since(before);
         progress.step();
         rate = if stop().is_cancelled() { rate } else { closed.per_second / 2.0 };
         progress.say(&format!("round {n} of {count}: open loop at {rate:.0} a second"));
@@ -72,14 +75,15 @@ pub(super) async fn run(options: Options) -> Result<Report, Failure> {
         if stop().is_cancelled() {
             break;
         }
-        rounds.push(Round { closed, open });
+        let server_us = spent.cpu_us / closed.times.len().max(1) as f64;
+        rounds.push(Round { closed, open, server_us });
     }
     progress.say("holding the ledger against what was handed over");
-    let mismatches = books.mismatches(&server.store()?).await?;
+    let mismatches = books.mismatches(&store).await?;
     let rows = books.done.load(Ordering::Relaxed);
     told::tell(&mut report, &rounds, rows, mismatches);
     report.data = json!({
-        "rounds": rounds.iter().map(|round| json!({ "closed": round.closed.json(), "open": round.open.json() }))
+        "rounds": rounds.iter().map(|round| json!({ "closed": round.closed.json(), "open": round.open.json(), "server_cpu_us": round.server_us }))
             .collect::<Vec<Value>>(),
         "rows": rows, "ledger_mismatches": mismatches,
     });
@@ -90,6 +94,8 @@ pub(super) async fn run(options: Options) -> Result<Report, Failure> {
 struct Round {
     closed: Outcome,
     open: Outcome,
+    /// Microseconds of the server's processor time per cycle of the closed loop.
+    server_us: f64,
 }
 
 /// One account, and what was handed over under it.

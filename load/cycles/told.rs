@@ -47,6 +47,12 @@ fn headline(rounds: &[Round], rows: u64, mismatches: u64) -> Vec<Figure> {
             ),
             figure("p99 at half of that rate", p99, "ms; must be ≤ 5, aim 2", Some(p99 <= 5.0)),
             figure("p50 at half of that rate", of(rounds, |round| round.open.ms(0.5)), "ms", None),
+            figure(
+                "server CPU per cycle",
+                of(rounds, |round| round.server_us),
+                "µs; one server does no more than a million over this",
+                None,
+            ),
         ]);
     }
     figures.extend([
