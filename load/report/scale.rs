@@ -215,11 +215,11 @@ mod tests {
 
     #[test]
     fn zero_stands_at_the_foot() {
-        let scale = Scale::new(&axis(true), &[0.0, 3.0, 4000.0], (100.0, 0.0), true);
+        let scale = Scale::new(&axis(true), &[0.0, 3.0, 40_000.0], (100.0, 0.0), true);
         assert_eq!(scale.at(0.0), 100.0);
         assert!((scale.at(2.0) - 88.0).abs() < 1e-9, "the lowest step is above the foot: {}", scale.at(2.0));
-        assert_eq!(scale.at(5000.0), 0.0);
-        assert_eq!(scale.ticks(&[], 10.0), [0.0, 10.0, 100.0, 1000.0]);
+        assert_eq!(scale.at(50_000.0), 0.0);
+        assert_eq!(scale.ticks(&[], 10.0), [0.0, 10.0, 100.0, 1000.0, 10_000.0]);
     }
 
     #[test]
