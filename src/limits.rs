@@ -198,8 +198,28 @@ pub const CHUNK_ASKS_MAX: u32 = 4;
 pub const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// How long the end of a stream waits for its settle before that goes on in the background.
 pub const SETTLE_WAIT: Duration = Duration::from_secs(2);
-/// How long a probe's private key lives, in milliseconds as the store takes it.
-pub const ADMIT_PROBE_KEY_MS: &str = "10000";
+/// How often `admit` is probed on every primary.
+pub const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// How old the last good probe may be before the store counts as silent.
+pub const PROBE_FRESH: Duration = Duration::from_secs(3);
+/// How often every other script is probed on every primary: a dozen calls each time.
+pub const PROBE_ALL_EVERY: Duration = Duration::from_secs(10);
+/// How long one probe of every script on one primary may take.
+pub const PROBE_ALL_TIME: Duration = Duration::from_secs(5);
+/// How long a probe's private keys live when nobody removes them.
+pub const PROBE_KEEP: Duration = Duration::from_secs(30);
+const _: () = assert!(PROBE_ALL_TIME.as_secs() + PROBE_ALL_EVERY.as_secs() < PROBE_KEEP.as_secs());
+const _: () = assert!(PROBE_EVERY.as_secs() < PROBE_FRESH.as_secs());
+/// How often each primary is asked what it counts and what its slow log holds.
+pub const WATCH_EVERY: Duration = Duration::from_secs(5);
+/// Entries of a slow log that are read at once: as many as servers keep unless told otherwise.
+pub const SLOW_LOG_MAX: usize = 128;
+/// A script that takes longer holds up every chunk of audio: as servers' slow logs have it.
+pub const SCRIPT_SLOW: Duration = Duration::from_millis(10);
+/// Longest note in a ledger row, in bytes; `settle` and `reap` refuse more.
+pub const META_BYTES_MAX: usize = 256;
+/// Fields that one call of `account` may write.
+pub const ACCOUNT_PAIRS_MAX: usize = 16;
 /// How often an account is entered among the active ones at least, while it has streams.
 pub const ACTIVE_REFRESH: Duration = Duration::from_secs(60);
 /// How long an account stays among the active ones without a stream.

@@ -59,7 +59,8 @@ async fn health_needs_no_token() {
     }
     let (status, body) = ask(&router, bare("/readyz")).await;
     assert_eq!((status, &body["ready"]), (StatusCode::SERVICE_UNAVAILABLE, &json!(false)));
-    readiness.note_probe(true);
+    readiness.note_probe(None);
+    readiness.note_scripts(None);
     assert_eq!(ask(&router, bare("/readyz")).await.0, StatusCode::OK);
     readiness.drain();
     let (status, body) = ask(&router, bare("/readyz")).await;

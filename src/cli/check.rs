@@ -4,8 +4,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
-use hdrhistogram::Histogram;
-use serde::Serialize;
 use serde_json::json;
 use voxgate::config::{Config, StoreUrl};
 use voxgate::quota::Quota;
@@ -13,17 +11,12 @@ use voxgate::quota::period::zone_known;
 use voxgate::quota::store::{Store, StoreError};
 use voxgate::worker::WorkerSpec;
 
+use super::latency::{self, Latency};
 use super::store::{Finding, Grade, inspect};
 use super::{ConfigArgs, Failure, fit, told};
 
-/// Calls of one script that the table is made of.
-const PROBES: u32 = 200;
-/// How long all of them may take.
-const PROBES_LONGEST: Duration = Duration::from_secs(20);
 /// How long a worker may take to answer.
 const WORKER_PATIENCE: Duration = Duration::from_secs(5);
-/// A slower script call is worth a warning: it holds up every chunk of audio.
-const SLOW_P99: Duration = Duration::from_millis(10);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,16 +67,6 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
     }
 }
 
-/// What calls of one script took, in milliseconds.
-#[derive(Debug, Serialize)]
-struct Latency {
-    script: &'static str,
-    calls: u64,
-    p50_ms: f64,
-    p99_ms: f64,
-    max_ms: f64,
-}
-
 fn tell(findings: &[Finding], table: &[Latency], as_json: bool) {
     if as_json {
         told::json(&json!({ "findings": findings, "scripts": table }));
@@ -97,12 +80,7 @@ fn tell(findings: &[Finding], table: &[Latency], as_json: bool) {
     }
     if !table.is_empty() {
         told::line("");
-        let row = |line: &Latency| {
-            let times = [line.p50_ms, line.p99_ms, line.max_ms].map(|ms| format!("{ms:.3}"));
-            [vec![line.script.to_owned(), line.calls.to_string()], times.to_vec()].concat()
-        };
-        let rows: Vec<_> = table.iter().map(row).collect();
-        told::out(&told::table(&["script", "calls", "p50 ms", "p99 ms", "max ms"], &rows));
+        told::out(&told::table(&latency::COLUMNS, &table.iter().map(Latency::cells).collect::<Vec<_>>()));
     }
 }
 
@@ -189,15 +167,9 @@ async fn store(config: &Config, findings: &mut Vec<Finding>) -> Vec<Latency> {
             fit::quota_settings(config),
         );
         findings.extend(inspect(&quota, &config.store.url).await?);
-        let line = probe(&quota).await?;
-        let p99 = Duration::from_secs_f64(line.p99_ms / 1000.0);
-        findings.push(if p99 > SLOW_P99 {
-            let fix = "bring the store nearer, or see what else holds it (SLOWLOG, other scripts)";
-            Finding::warn("script latency", format!("admit takes {p99:?} at the 99th percentile"), fix)
-        } else {
-            Finding::pass("script latency", format!("admit takes at most {p99:?} in 99 of 100 calls"))
-        });
-        Ok::<_, StoreError>(vec![line])
+        let table = latency::measure(&quota).await?;
+        findings.extend(latency::judge(&table));
+        Ok::<_, StoreError>(table)
     };
     match outcome.await {
         Ok(table) => table,
@@ -221,28 +193,6 @@ fn is_bare(url: &str) -> bool {
         Ok(entries) => empty(entries),
         Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     }
-}
-
-async fn probe(quota: &Quota) -> Result<Latency, StoreError> {
-    let longest = u64::try_from(PROBES_LONGEST.as_nanos()).unwrap_or(u64::MAX);
-    let times = Histogram::<u64>::new_with_bounds(1, longest, 3);
-    let mut times = times.map_err(|error| StoreError::Odd(error.to_string()))?;
-    let until = tokio::time::Instant::now() + PROBES_LONGEST;
-    for _ in 0..PROBES {
-        let took = quota.probe().await?;
-        times.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
-        if tokio::time::Instant::now() > until {
-            break;
-        }
-    }
-    let ms = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64() * 1000.0;
-    Ok(Latency {
-        script: "admit",
-        calls: times.len(),
-        p50_ms: ms(times.value_at_quantile(0.5)),
-        p99_ms: ms(times.value_at_quantile(0.99)),
-        max_ms: ms(times.max()),
-    })
 }
 
 fn workers(workers: &[WorkerSpec]) -> Vec<Finding> {

@@ -15,6 +15,7 @@ mod failure;
 mod files;
 mod fit;
 mod keys;
+mod latency;
 mod ledger;
 mod python;
 mod serve;

@@ -6,7 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use voxgate::config::StoreUrl;
 use voxgate::quota::Quota;
-use voxgate::quota::store::{Reply, StoreError};
+use voxgate::quota::store::{Reply, Shard, StoreError};
+use voxgate::quota::watch::{Slow, Vitals};
 
 /// How one thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -69,11 +70,18 @@ pub(super) async fn inspect(quota: &Quota, url: &StoreUrl) -> Result<Vec<Finding
         let reason = "embedded, on disk: checked and read; a crash loses at most the last second";
         return Ok(vec![Finding::pass("store", reason)]);
     }
-    let facts = facts(&quota.command(&["INFO"]).await?);
-    let mut findings = judge(&facts);
-    let sent = now();
-    let time = quota.command(&["TIME"]).await?;
-    findings.push(clock(&time, sent, now()));
+    let shards = quota.shards().await?;
+    let mut findings = Vec::new();
+    for shard in &shards {
+        let found = primary(quota, shard).await?;
+        // Several primaries: each finding says of which.
+        let named = |finding: Finding| match shards.len() {
+            0 | 1 => finding,
+            _ => Finding { reason: format!("{}: {}", shard.name, finding.reason), ..finding },
+        };
+        findings.extend(found.into_iter().map(named));
+        findings.extend(cluster(quota, shard, shards.len()).await.map(named));
+    }
     findings.push(permissions(&quota.missing_permissions().await?));
     Ok(findings)
 }
@@ -87,15 +95,78 @@ fn permissions(missing: &[String]) -> Finding {
     Finding::fail("store permissions", reason, "give it the rules of deploy/voxgate.acl")
 }
 
+/// Looks at one primary.
+async fn primary(quota: &Quota, shard: &Shard) -> Result<Vec<Finding>, StoreError> {
+    let mut findings = match quota.command_on(shard, &["INFO", "all"]).await {
+        Ok(reply) => judge(&text(&reply).unwrap_or_default()),
+        Err(StoreError::Denied(text)) if text.starts_with("NOPERM") => {
+            let reason = "INFO is not allowed: version, role, eviction and persistence are not known";
+            vec![Finding::warn("store INFO", reason, "allow it in the ACL: +info")]
+        }
+        Err(error) => return Err(error),
+    };
+    match quota.slow_scripts(shard).await {
+        Ok(log) => findings.push(slow(&log)),
+        Err(StoreError::Denied(text)) if text.starts_with("NOPERM") => {
+            let reason = "SLOWLOG is not allowed: slow scripts do not show";
+            findings.push(Finding::warn("store slow log", reason, "allow it in the ACL: +slowlog"));
+        }
+        Err(error) => return Err(error),
+    }
+    let sent = now();
+    match quota.command_on(shard, &["TIME"]).await {
+        Ok(time) => findings.push(clock(&time, sent, now())),
+        Err(error) => return Err(error),
+    }
+    Ok(findings)
+}
+
+/// Scripts in the slow log: each held up every chunk of audio on that primary.
+fn slow(log: &[Slow]) -> Finding {
+    let Some(most) = log.iter().max_by_key(|slow| slow.took) else {
+        return Finding::pass("store slow log", "no script in it");
+    };
+    let foreign = log.iter().filter(|slow| slow.script.is_none()).count();
+    let reason = format!(
+        "{} scripts in it, {foreign} of them not ours; the slowest, {}, took {:?}",
+        log.len(),
+        most.script.unwrap_or("not ours"),
+        most.took,
+    );
+    let fix = "move who runs long scripts to another server: nothing else is served meanwhile";
+    Finding::warn("store slow log", reason, fix)
+}
+
+/// How the cluster is that this primary belongs to; `None` where it belongs to none.
+async fn cluster(quota: &Quota, shard: &Shard, known: usize) -> Option<Finding> {
+    let reply = quota.command_on(shard, &["CLUSTER", "INFO"]).await.ok()?;
+    Some(judge_cluster(&facts(&text(&reply).unwrap_or_default()), known))
+}
+
+fn judge_cluster(facts: &HashMap<&str, &str>, known: usize) -> Finding {
+    let fact = |name: &str| facts.get(name).copied().unwrap_or_default();
+    let size: usize = fact("cluster_size").parse().unwrap_or(0);
+    let served = fact("cluster_slots_ok");
+    match fact("cluster_state") {
+        "ok" if size > known => {
+            let reason = format!("{size} primaries share the slots, {known} of them is asked");
+            Finding::fail("store cluster", reason, "use a redis+cluster:// address")
+        }
+        "ok" => Finding::pass("store cluster", format!("ok, {size} primaries, {served} slots served")),
+        state => {
+            let reason = format!("state {state:?}, {served} of 16384 slots served");
+            Finding::fail("store cluster", reason, "see CLUSTER NODES, and bring back what is missing")
+        }
+    }
+}
+
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 /// `INFO` as names and values.
-fn facts(reply: &Reply) -> HashMap<String, String> {
-    let text = text(reply).unwrap_or_default();
-    let pairs = text.lines().filter_map(|line| line.split_once(':'));
-    pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
+fn facts(info: &str) -> HashMap<&str, &str> {
+    info.lines().filter_map(|line| line.trim_end().split_once(':')).collect()
 }
 
 fn text(reply: &Reply) -> Option<String> {
@@ -106,8 +177,9 @@ fn text(reply: &Reply) -> Option<String> {
     }
 }
 
-fn judge(facts: &HashMap<String, String>) -> Vec<Finding> {
-    let fact = |name: &str| facts.get(name).map_or("", String::as_str);
+fn judge(info: &str) -> Vec<Finding> {
+    let facts = facts(info);
+    let fact = |name: &str| facts.get(name).copied().unwrap_or_default();
     vec![
         version(fact("valkey_version"), fact("redis_version")),
         match fact("role") {
@@ -136,14 +208,35 @@ fn judge(facts: &HashMap<String, String>) -> Vec<Finding> {
             }
             count => Finding::pass("store replicas", count),
         },
-        match (fact("loading"), fact("cluster_enabled")) {
-            ("1", _) => Finding::fail("store state", "is still loading", "wait until it has loaded"),
-            (_, "1") => {
-                Finding::warn("store state", "cluster mode", "cluster redirects are not followed yet")
-            }
-            (_, _) => Finding::pass("store state", "serving"),
+        match fact("loading") {
+            "1" => Finding::fail("store state", "is still loading", "wait until it has loaded"),
+            _ => Finding::pass("store state", "serving"),
         },
+        pressure(&Vitals::read(info)),
     ]
+}
+
+/// What the server had to refuse or throw away since its start, and how full it is.
+fn pressure(vitals: &Vitals) -> Finding {
+    let name = "store pressure";
+    let busy = vitals.errors.get("busy").copied().unwrap_or(0);
+    if vitals.evicted_keys > 0 {
+        let reason = format!("{} keys thrown away for lack of memory", vitals.evicted_keys);
+        return Finding::warn(name, reason, "run `voxgate audit`; give it memory and noeviction");
+    }
+    if vitals.memory_max > 0 && vitals.memory.saturating_mul(10) > vitals.memory_max.saturating_mul(9) {
+        let reason = format!("{} of {} bytes in use", vitals.memory, vitals.memory_max);
+        return Finding::warn(name, reason, "raise maxmemory: a full store opens no stream");
+    }
+    if busy > 0 {
+        let reason = format!("{busy} calls refused because a script held the server");
+        return Finding::warn(name, reason, "move who runs long scripts to another server");
+    }
+    if vitals.evicted_scripts > 0 {
+        let reason = format!("{} scripts thrown away: somebody sends ever new ones", vitals.evicted_scripts);
+        return Finding::warn(name, reason, "pass values to scripts as arguments, not in their text");
+    }
+    Finding::pass(name, "nothing refused, nothing thrown away")
 }
 
 /// Valkey tells a Redis version too, for old clients; its own one counts.
@@ -179,7 +272,8 @@ fn clock(reply: &Reply, sent: f64, back: f64) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::{Grade, clock, facts, judge, version};
+    use super::{Grade, Slow, Vitals, clock, facts, judge, judge_cluster, pressure, slow, version};
+    use std::time::Duration;
     use voxgate::quota::store::Reply;
 
     #[test]
@@ -194,13 +288,42 @@ mod tests {
     #[test]
     fn what_loses_money_fails() {
         let info = "# Server\r\nredis_version:7.0.15\r\nrole:slave\r\nmaxmemory_policy:allkeys-lru\r\naof_enabled:0\r\n";
-        let findings = judge(&facts(&Reply::Bulk(info.as_bytes().to_vec())));
+        let findings = judge(info);
         let grade =
             |name: &str| findings.iter().find(|finding| finding.name == name).map(|finding| finding.grade);
         assert_eq!(grade("store role"), Some(Grade::Fail));
         assert_eq!(grade("store eviction"), Some(Grade::Fail));
         assert_eq!(grade("store persistence"), Some(Grade::Warn));
         assert!(findings.iter().all(|finding| finding.grade == Grade::Pass || !finding.fix.is_empty()));
+    }
+
+    #[test]
+    fn pressure_shows_in_its_order() {
+        let told = |info: &str| pressure(&Vitals::read(info));
+        assert_eq!(told("").grade, Grade::Pass);
+        assert!(told("errorstat_BUSY:count=3\r\nevicted_scripts:4").reason.starts_with("3 calls"));
+        assert!(told("evicted_scripts:4").reason.starts_with("4 scripts"));
+        assert!(told("used_memory:95\r\nmaxmemory:100").reason.contains("95 of 100"));
+        assert!(told("evicted_keys:1\r\nused_memory:95\r\nmaxmemory:100").reason.starts_with("1 keys"));
+        assert_eq!(told("used_memory:80\r\nmaxmemory:100").grade, Grade::Pass);
+    }
+
+    #[test]
+    fn broken_clusters_fail() {
+        let told = |info: &str, known: usize| judge_cluster(&facts(info), known);
+        let good = "cluster_state:ok\r\ncluster_slots_ok:16384\r\ncluster_size:3\r\n";
+        assert_eq!(told(good, 3).grade, Grade::Pass);
+        assert_eq!(told(good, 1).grade, Grade::Fail);
+        assert!(told("cluster_state:fail\r\ncluster_slots_ok:5461\r\n", 3).reason.contains("5461 of 16384"));
+    }
+
+    #[test]
+    fn slow_log_names_the_slowest() {
+        assert_eq!(slow(&[]).grade, Grade::Pass);
+        let entry = |ms, script| Slow { id: 1, took: Duration::from_millis(ms), script };
+        let finding = slow(&[entry(12, Some("admit")), entry(400, None)]);
+        assert!(finding.reason.contains("2 scripts in it, 1 of them not ours"), "{}", finding.reason);
+        assert!(finding.reason.contains("400ms"), "{}", finding.reason);
     }
 
     #[test]

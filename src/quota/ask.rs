@@ -55,7 +55,7 @@ impl Deed {
 /// Answers to one ask before it gives up: each names another lease or period, so more means that something is wrong.
 const ANSWERS_MAX: u32 = 8;
 /// Tags kept in session and ledger, in characters.
-const TAGS_CHARS_MAX: usize = 128;
+pub(super) const TAGS_CHARS_MAX: usize = 128;
 
 /// A stream's place in one lease.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -49,6 +49,12 @@ impl Keys {
         Self { prefix: prefix.into() }
     }
 
+    /// The same keys for probes, where no list, reaper or audit looks.
+    #[must_use]
+    pub fn of_probes(&self) -> Self {
+        Self::new(&format!("{}probe:", self.prefix))
+    }
+
     /// Hash: caps, plan, flags, last period opened. Permanent.
     pub fn account(&self, account: &Name) -> String {
         format!("{}account:{{{account}}}", self.prefix)

@@ -18,7 +18,8 @@
 //!
 //! # Looking after it
 //! [`ledger`] and [`export`]: what was charged, row by row. [`audit`]: whether the books agree. [`rebuild`]: a lost
-//! budget comes back. `operate`: freeze, end, revoke, delete, top up. `schema`: which versions share a store; call
+//! budget comes back. [`probe`] and [`watch`]: how long scripts take, and what their server says of it. `operate`:
+//! freeze, end, revoke, delete, top up. `schema`: which versions share a store; call
 //! [`Quota::check_schema`] before the first stream. `deploy/mechanisms.md` names the test of each mechanism.
 //!
 //! # Tests
@@ -32,7 +33,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::limits::{ADMIT_PROBE_KEY_MS, DEADLINE, HOLD};
+use crate::limits::{DEADLINE, HOLD};
 use crate::units::Units;
 
 mod accounts;
@@ -52,6 +53,7 @@ mod operate;
 mod pause;
 pub mod period;
 pub mod permissions;
+pub mod probe;
 pub mod reaper;
 pub mod rebuild;
 mod schema;
@@ -59,6 +61,7 @@ pub mod script;
 mod settler;
 mod signing;
 pub mod store;
+pub mod watch;
 mod work;
 
 pub use accounts::{Account, Key, Past};
@@ -266,6 +269,7 @@ struct Inner {
     active: reaper::Active,
     meters: meters::Meters,
     breaker: Breaker,
+    probes: probe::Places,
 }
 
 impl Quota {
@@ -288,6 +292,7 @@ impl Quota {
             active: reaper::Active::default(),
             meters: meters::Meters::new(),
             breaker: Breaker::new(),
+            probes: probe::Places::default(),
         }))
     }
 
@@ -332,28 +337,6 @@ impl Quota {
             self.heard(books.now_ms);
         }
         Ok(books)
-    }
-
-    /// Runs `admit` at its largest allowed input on a private key, and gives the time of the whole call, from send to
-    /// decoded reply.
-    pub async fn probe(&self) -> Result<Duration, StoreError> {
-        // As long as names get, and of this process alone: two gateways must not draw on one probe.
-        let (length, id) = (crate::limits::NAME_BYTES_MAX, &self.0.id);
-        let account =
-            Name::parse(&format!("{id:p<length$}")).ok_or_else(|| StoreError::Odd("probe's name".into()))?;
-        let sid = format!("{}.{}", "f".repeat(16), "s".repeat(length));
-        let key = self.spell().quota(&account, &sid, Units::MAX.get());
-        let most = Units::MAX.to_string();
-        self.command(&["SET", &key, &most, "PX", ADMIT_PROBE_KEY_MS]).await?;
-        let start = Instant::now();
-        let reply = self.0.store.run(&script::ADMIT, &[&key], &[&most]).await?;
-        let admitted = answer::Admitted::read(&reply)?;
-        let took = start.elapsed();
-        metrics::histogram!("voxgate_probe_seconds", "script" => "admit").record(took);
-        match admitted {
-            answer::Admitted::Grant(left) if left.is_zero() => Ok(took),
-            other => Err(StoreError::Odd(format!("probe answered {other:?}"))),
-        }
     }
 
     /// Waits until everything that outlives its stream is done, at most `patience`; gives the number of settles that are

@@ -45,6 +45,8 @@ scripts! {
     ACCOUNT = "account";
     /// `lua/session.lua`
     SESSION = "session";
+    /// `lua/probe.lua`
+    PROBE = "probe";
 }
 
 /// Arguments of `reserve`, besides those that never change within a stream (see `Terms`).

@@ -87,7 +87,7 @@ pub const METRICS: &[Metric] = &[
     ),
     count("voxgate_script_errors_total", &["script", "kind"], "Script calls that gave no usable answer"),
     count("voxgate_script_loads_total", &[], "Times the scripts were loaded into the store"),
-    time("voxgate_probe_seconds", &["script"], "Script call at its largest allowed input on a private key"),
+    time("voxgate_probe_seconds", &["script"], "Script call at its largest allowed input on private keys"),
     gauge("voxgate_leases_open", &[], "Leases that this gateway holds"),
     count("voxgate_reserves_total", &["answer"], "Reserve calls by their answer"),
     count("voxgate_settles_total", &["answer"], "Settle calls by their answer"),
@@ -127,6 +127,27 @@ pub const METRICS: &[Metric] = &[
     count("voxgate_store_failovers_total", &[], "Times that sentinels named another primary"),
     gauge("voxgate_breaker_open", &[], "1 while new streams are refused for want of the store's answers"),
     count("voxgate_breaker_opened_total", &[], "Times that this began"),
+    // What each primary says of itself, of all its clients together.
+    gauge(
+        "voxgate_probe_slowest_seconds",
+        &["shard"],
+        "Slowest complete call when every script was last probed on this primary",
+    )
+    .in_seconds(),
+    count("voxgate_store_script_calls_total", &["shard"], "Scripts that this primary has run"),
+    gauge(
+        "voxgate_store_script_mean_seconds",
+        &["shard"],
+        "The primary's own time for a script, mean since the last look",
+    )
+    .in_seconds(),
+    count("voxgate_store_errors_total", &["shard", "kind"], "Error replies of this primary, BUSY among them"),
+    count("voxgate_store_slow_scripts_total", &["shard"], "Scripts that came into this primary's slow log"),
+    count("voxgate_store_evicted_keys_total", &["shard"], "Keys that it threw away: books may be among them"),
+    count("voxgate_store_evicted_scripts_total", &["shard"], "Scripts that it threw away"),
+    gauge("voxgate_store_scripts_cached", &["shard"], "Scripts that it knows"),
+    gauge("voxgate_store_memory_bytes", &["shard"], "Memory that it uses").in_bytes(),
+    gauge("voxgate_store_memory_max_bytes", &["shard"], "Memory that it may use, 0: no limit").in_bytes(),
     // Streams.
     gauge("voxgate_streams_open", &[], "Streams that are open"),
     count("voxgate_streams_total", &["ending"], "Streams that ended, by why"),
@@ -152,6 +173,11 @@ pub const METRICS: &[Metric] = &[
     gauge("voxgate_build_info", &["version"], "Always 1; the version that runs"),
     gauge("voxgate_start_time_seconds", &[], "When this process started, in unix time").in_seconds(),
     gauge("voxgate_ready", &[], "1 while new streams are taken"),
+    gauge(
+        "voxgate_part_ready",
+        &["part"],
+        "1 while this part is ready: gateway, store, scripts, role, eviction, workers",
+    ),
 ];
 
 #[cfg(test)]
