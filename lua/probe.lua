@@ -3,7 +3,8 @@
   remove them.
   KEYS[1]  account  hash: one field that makes it no account
   KEYS[2]  leases   sorted set: one lease in quarantine, of nobody
-  KEYS[3]  streams  sorted set: 8 streams that are over, as many as `reserve` removes at most
+  KEYS[3]  streams  sorted set: 8 streams that are over, as many as `reserve` removes at most, and one that never is, so
+                    that the key outlives their removal
   KEYS[4]  session  hash: a session that has had all leases but one; so KEYS[5]
   KEYS[6]  and all behind it: what the probed scripts make; only removed here
   ARGV     1 'make' | 'clear'  2 keep, ms  3 owner  4 terms  (2 to 4 only to make)
@@ -21,7 +22,7 @@ redis.call('HSET', KEYS[1], 'probe', '1')
 redis.call('PEXPIRE', KEYS[1], keep)
 redis.call('ZADD', KEYS[2], exact(LIMIT), '-:0:-:0')
 redis.call('PEXPIRE', KEYS[2], keep)
-redis.call('ZADD', KEYS[3], 1, '1', 1, '2', 1, '3', 1, '4', 1, '5', 1, '6', 1, '7', 1, '8')
+redis.call('ZADD', KEYS[3], exact(LIMIT), '0', 1, '1', 1, '2', 1, '3', 1, '4', 1, '5', 1, '6', 1, '7', 1, '8')
 redis.call('PEXPIRE', KEYS[3], keep)
 for i = 4, 5 do -- 2 sessions
   redis.call('HSET', KEYS[i], 'owner', ARGV[3], 'terms', ARGV[4], 'n', exact(LIMIT - 1), 'cap', '-', 'used', '0', 'held', '0', 'open', '0')

@@ -21,6 +21,7 @@ mod harness_facts;
 mod load;
 mod money;
 mod operation;
+mod probe;
 mod scripts;
 mod shared;
 mod survive;
