@@ -173,9 +173,10 @@ async fn probe_scripts_for_ever(quota: &Quota, readiness: &Readiness) {
     let (mut beat, mut last) = (beats(PROBE_ALL_EVERY), None);
     loop {
         beat.tick().await;
-        let mut first = None;
         // A store that does not even say what it consists of is told of by the quick probe.
-        for shard in quota.shards().await.unwrap_or_default() {
+        let Ok(shards) = quota.shards().await else { continue };
+        let mut first = None;
+        for shard in shards {
             let fault = match timeout(PROBE_ALL_TIME, quota.probe_scripts(&shard, false)).await {
                 Ok(Ok(_)) => None,
                 Ok(Err(failed)) => Some(format!("{}: {}", failed.script, fault(&failed.error, &shard))),
