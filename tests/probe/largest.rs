@@ -10,8 +10,9 @@ use voxgate::quota::store::faults::{Faults, Rates};
 use voxgate::quota::store::{Reply, Store};
 use voxgate::quota::{Quota, Settings};
 
-use super::plain::Plain;
-use crate::harness::redis_server::{RedisServer, store_binaries};
+use super::plain::{Plain, until_true};
+use crate::harness::PATIENCE;
+use crate::harness::redis_server::{RedisServer, redis, store_binaries};
 
 /// Scripts that decide; the one that lays out their keys is no verb.
 fn verbs() -> BTreeSet<&'static str> {
@@ -151,11 +152,22 @@ fn by_script(monitor: &mut Plain) -> BTreeMap<&'static str, usize> {
     }
 }
 
-/// A store that stays away is told as such at once: a probe does not pause and repeat.
-#[tokio::test(start_paused = true)]
+/// A probe tells of a bad moment at once: it does not pause and repeat until the moment is over.
+#[tokio::test(flavor = "multi_thread")]
 async fn probes_do_not_wait_for_better_days() {
-    let quota = quota(Store::open("redis://127.0.0.1:1").expect("a URL"));
-    let start = tokio::time::Instant::now();
-    assert_eq!(quota.probe().await.map_err(|error| error.word()), Err("unreachable"));
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    let server = RedisServer::start(redis(), &["--busy-reply-threshold", "10"]);
+    let (mut slow, mut killer) = (Plain::to(&server), Plain::to(&server));
+    let patient = Settings { hold: Duration::from_secs(3600), ..Settings::default() };
+    let quota = Quota::new(Store::open(&server.url()).expect("a URL"), patient);
+    let shard = quota.shards().await.expect("it answers").remove(0);
+    quota.probe_scripts(&shard, true).await.expect("all is well");
+    slow.send(&["EVAL", "while true do end", "0"]);
+    until_true("BUSY", || killer.try_call::<Value>(&["PING"]) == Err("BUSY".to_owned()));
+    let quick = tokio::time::timeout(PATIENCE, quota.probe()).await.expect("an answer while it is busy");
+    assert_eq!(quick.map_err(|error| error.word()), Err("busy"));
+    let all = tokio::time::timeout(PATIENCE, quota.probe_scripts(&shard, true));
+    let failed = all.await.expect("an answer while it is busy").expect_err("BUSY");
+    assert_eq!(failed.error.word(), "busy");
+    let _: Value = killer.call(&["SCRIPT", "KILL"]);
+    quota.probe().await.expect("all is well again");
 }
