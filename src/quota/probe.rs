@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use tokio::time::Instant;
 
 use super::answer::{Admitted, Bill, Books, Entry, Raised, Reaped, Reserved, Settled, Words};
@@ -62,14 +63,12 @@ impl Quota {
         self.0.store.shards().await
     }
 
-    /// Runs `admit` at its largest allowed input on every primary, one after the other; gives the longest complete call.
+    /// Runs `admit` at its largest allowed input on every primary at once; gives the longest complete call.
     /// Cheap: a breaker may ask several times a second.
     pub async fn probe(&self) -> Result<Duration, StoreError> {
-        let mut longest = Duration::ZERO;
-        for shard in self.shards().await? {
-            longest = longest.max(self.probe_on(&shard).await?);
-        }
-        Ok(longest)
+        let shards = self.shards().await?;
+        let all = try_join_all(shards.iter().map(|shard| self.probe_on(shard))).await?;
+        Ok(all.into_iter().max().unwrap_or_default())
     }
 
     /// The same on one primary.

@@ -40,21 +40,28 @@ fn beside_a_reader(server: &RedisServer, text: &str, key: &str) -> (Duration, Du
     (own, reader.join().expect("no panic"))
 }
 
-/// A script of somebody else holds up a read of an unrelated key by its own length: neither sooner nor in between.
+/// Runs a script beside a reader until one read has waited for nine tenths of it: a reader that was not asking just when
+/// the script began has waited less.
+fn holds_up(server: &RedisServer, text: &str, key: &str) {
+    let mut shares = Vec::new();
+    for _ in 0..RUNS_MAX {
+        let (own, waited) = beside_a_reader(server, text, key);
+        println!("{server}: script {own:?}, an unrelated read waited {waited:?}");
+        shares.push(waited.as_secs_f64() / own.as_secs_f64());
+        if shares.last().is_some_and(|share| *share > 0.9) {
+            return;
+        }
+    }
+    panic!("unrelated reads waited for {shares:?} of the script on {server}");
+}
+
+const RUNS_MAX: u32 = 20;
+
+/// A script of somebody else holds up a read of an unrelated key by its own length.
 #[test]
 fn script_holds_up_unrelated_keys() {
     for binary in store_binaries() {
-        let server = RedisServer::start(binary, &[]);
-        let text = "for i = 1, 20000000 do end return 1";
-        // A reader that was not asking just when the script began has waited less: some runs, the longest counts.
-        let shares: Vec<f64> = (0..5)
-            .map(|_| {
-                let (own, waited) = beside_a_reader(&server, text, "k");
-                println!("{server}: script {own:?}, an unrelated read waited {waited:?}");
-                waited.as_secs_f64() / own.as_secs_f64()
-            })
-            .collect();
-        assert!(shares.iter().any(|share| *share > 0.9), "waited for {shares:?} of the script on {server}");
+        holds_up(&RedisServer::start(binary, &[]), "for i = 1, 10000000 do end return 1", "k");
     }
 }
 
@@ -65,28 +72,21 @@ fn loop_over_pending_stalls_others() {
                    n = n + #chunk redis.call('INCRBY', KEYS[1] .. ':n', #chunk) end return n";
     let server = RedisServer::start(redis(), &[]);
     let mut plain = Plain::to(&server);
-    let mut swept = Vec::new();
     for n in [100_u64, 2_000, 40_000] {
         let fill =
             "redis.call('DEL', KEYS[1]) for i = 1, ARGV[1] do redis.call('RPUSH', KEYS[1], 'chunk') end";
         let _: Value = plain.call(&["EVAL", fill, "1", "pending", &n.to_string()]);
-        let (own, waited) = beside_a_reader(&server, pending, "pending");
-        let commands = plain.own("incrby").0;
+        plain.count_anew();
+        let _: Value = plain.call(&["EVAL", pending, "1", "pending"]);
+        assert_eq!(plain.own("incrby").0, n, "commands of the loop");
         // Ours, with as much stored beside it and under its own account.
         let quota = "vox:quota:{a}:k.s:1";
         let _: Value = plain.call(&["SET", quota, "1000000", "PX", "60000"]);
         plain.count_anew();
         let _: Value = plain.call(&["EVAL", &script::ADMIT.text, "1", quota, "1"]);
-        let ours = plain.own("get").0 + plain.own("decrby").0;
-        println!(
-            "{n} pending: {commands} commands in {own:?}, an unrelated read waited {waited:?}; admit {ours}"
-        );
-        swept.push((n, commands, own, ours));
+        assert_eq!(plain.own("get").0 + plain.own("decrby").0, 2, "commands of admit, {n} pending");
     }
-    for (n, commands, _, ours) in &swept {
-        assert_eq!((commands, *ours), (n, 2), "commands of the loop and of admit");
-    }
-    assert!(swept[2].2 > swept[0].2 * 20, "400 times as much pending takes longer by far: {swept:?}");
+    holds_up(&server, pending, "pending");
 }
 
 /// A script that has written nothing can be killed and leaves nothing; one that has written can't, and ends by itself.
