@@ -156,7 +156,7 @@ async fn probe_for_ever(quota: &Quota, readiness: &Readiness, metrics: &Metrics)
 
 /// The first primary on which `admit` fails, and how. Probes work on keys of their own, so giving up moves no units.
 async fn probe(quota: &Quota) -> Option<String> {
-    let shards = match timeout(PROBE_FRESH, quota.shards()).await {
+    let shards = match timeout(PROBE_FRESH, quota.shards_now()).await {
         Ok(Ok(shards)) => shards,
         Ok(Err(error)) => return Some(error.word().to_owned()),
         Err(_) => return Some(SILENT.to_owned()),
@@ -174,7 +174,7 @@ async fn probe_scripts_for_ever(quota: &Quota, readiness: &Readiness) {
     loop {
         beat.tick().await;
         // A store that does not even say what it consists of is told of by the quick probe.
-        let Ok(shards) = quota.shards().await else { continue };
+        let Ok(shards) = quota.shards_now().await else { continue };
         let mut first = None;
         for shard in shards {
             let fault = match timeout(PROBE_ALL_TIME, quota.probe_scripts(&shard, false)).await {

@@ -30,7 +30,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::limits::{DEADLINE, HOLD};

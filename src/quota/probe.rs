@@ -23,6 +23,7 @@ use futures_util::future::try_join_all;
 use tokio::time::Instant;
 
 use super::answer::{Admitted, Bill, Books, Entry, Raised, Reaped, Reserved, Settled, Words};
+use super::breaker::Lane;
 use super::keys::{Keys, Name};
 use super::script::{self, Reserve, Settle};
 use super::store::{Reply, Script, Shard, StoreError, slot};
@@ -58,15 +59,15 @@ pub struct ProbeError {
 pub(super) struct Places(Mutex<HashMap<u16, Name>>);
 
 impl Quota {
-    /// The primaries of the store, as known now.
-    pub async fn shards(&self) -> Result<Vec<Shard>, StoreError> {
+    /// The primaries of the store, asked for once: unlike [`Quota::shards`] it does not wait for better days.
+    pub async fn shards_now(&self) -> Result<Vec<Shard>, StoreError> {
         self.0.store.shards().await
     }
 
     /// Runs `admit` at its largest allowed input on every primary at once; gives the longest complete call.
     /// Cheap: a breaker may ask several times a second.
     pub async fn probe(&self) -> Result<Duration, StoreError> {
-        let shards = self.shards().await?;
+        let shards = self.shards_now().await?;
         let all = try_join_all(shards.iter().map(|shard| self.probe_on(shard))).await?;
         Ok(all.into_iter().max().unwrap_or_default())
     }
@@ -130,9 +131,13 @@ fn account_in(wanted: u16, id: &str) -> Option<Name> {
 /// So many tries miss one slot of 16,384 once in half a billion runs.
 const ACCOUNT_TRIES_MAX: u32 = 20 * 16_384;
 
-/// Without pauses and repetitions, other than [`Quota::command`].
+/// Without pauses and repetitions, other than [`Quota::command`]. Moves the breaker as any plain command does: where
+/// nobody streams, probes are all that it hears.
 async fn command(quota: &Quota, words: &[&str]) -> Result<Reply, StoreError> {
-    quota.0.store.command(words).await
+    let pending = quota.0.breaker.begin(Lane::Command);
+    let answer = quota.0.store.command(words).await;
+    pending.done(&answer);
+    answer
 }
 
 fn foretold<T: PartialEq + std::fmt::Debug>(answer: &T, expected: &T) -> Result<(), StoreError> {
@@ -217,7 +222,7 @@ impl<'a> Run<'a> {
     }
 
     async fn store_seconds(&self) -> Result<i64, StoreError> {
-        let time = self.quota.command_on(self.shard, &["TIME"]).await?;
+        let time = self.quota.0.store.command_on(self.shard, &["TIME"]).await?;
         let seconds = Words::of(&time).text()?.parse();
         seconds.map_err(|_| StoreError::Odd("TIME".into()))
     }

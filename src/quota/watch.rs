@@ -168,7 +168,7 @@ impl Watch {
         if quota.store_word() == "embedded" {
             return found;
         }
-        for shard in quota.shards().await.unwrap_or_default() {
+        for shard in quota.shards_now().await.unwrap_or_default() {
             let look = async { (quota.vitals(&shard).await, quota.slow_scripts(&shard).await) };
             let Ok((vitals, slow)) = tokio::time::timeout(STALL, look).await else { continue };
             if let Some(vitals) = self.heard("INFO", vitals) {
@@ -257,11 +257,6 @@ const fn grown(now: u64, before: u64) -> u64 {
 }
 
 impl Quota {
-    /// Runs one plain command that names no key on one primary; for `check`. Tried once.
-    pub async fn command_on(&self, shard: &Shard, words: &[&str]) -> Result<Reply, StoreError> {
-        self.0.store.command_on(shard, words).await
-    }
-
     /// What one primary says of itself. All empty for the embedded store.
     pub async fn vitals(&self, shard: &Shard) -> Result<Vitals, StoreError> {
         self.info(shard, &["INFO", "commandstats", "errorstats", "stats", "memory", "replication"]).await
@@ -282,7 +277,7 @@ impl Quota {
             return Ok(Vec::new());
         }
         let most = SLOW_LOG_MAX.to_string();
-        match self.command_on(shard, &["SLOWLOG", "GET", &most]).await? {
+        match self.0.store.command_on(shard, &["SLOWLOG", "GET", &most]).await? {
             Reply::List(entries) => Ok(entries.iter().filter_map(Slow::read).collect()),
             Reply::Nil | Reply::Int(_) | Reply::Bulk(_) | Reply::Status(_) => {
                 Err(StoreError::Odd("SLOWLOG GET".into()))
@@ -294,7 +289,7 @@ impl Quota {
         if self.store_word() == "embedded" {
             return Ok(Vitals::default());
         }
-        match self.command_on(shard, words).await? {
+        match self.0.store.command_on(shard, words).await? {
             Reply::Bulk(text) => Ok(Vitals::read(&String::from_utf8_lossy(&text))),
             Reply::Nil | Reply::Int(_) | Reply::Status(_) | Reply::List(_) => {
                 Err(StoreError::Odd("INFO".into()))

@@ -10,7 +10,7 @@ use voxgate::quota::store::faults::{Faults, Rates};
 use voxgate::quota::store::{Reply, Store};
 use voxgate::quota::{Quota, Settings};
 
-use super::plain::{Plain, until_true};
+use super::plain::{Plain, is_error, until_true};
 use crate::harness::PATIENCE;
 use crate::harness::redis_server::{RedisServer, redis, store_binaries};
 
@@ -169,5 +169,6 @@ async fn probes_do_not_wait_for_better_days() {
     let failed = all.await.expect("an answer while it is busy").expect_err("BUSY");
     assert_eq!(failed.error.word(), "busy");
     let _: Value = killer.call(&["SCRIPT", "KILL"]);
+    assert!(is_error(slow.receive()), "it was killed");
     quota.probe().await.expect("all is well again");
 }

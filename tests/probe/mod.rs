@@ -8,5 +8,6 @@ mod halves;
 mod largest;
 mod plain;
 mod red;
+mod shards;
 mod silent;
 mod table;

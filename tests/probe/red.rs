@@ -23,7 +23,7 @@ async fn reason(gateway: &Gateway, part: &str) -> String {
 }
 
 /// Looks until `done`; the gateway probes and looks by itself.
-async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+pub(super) async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
     let look = async {
         let mut ticks = tokio::time::interval(Duration::from_millis(50));
         while !done().await {
@@ -33,7 +33,7 @@ async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
     tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("not in {PATIENCE:?}: {what}"));
 }
 
-async fn until_reason(gateway: &Gateway, part: &str, wanted: &str) {
+pub(super) async fn until_reason(gateway: &Gateway, part: &str, wanted: &str) {
     until(wanted, async || reason(gateway, part).await.starts_with(wanted)).await;
 }
 
