@@ -34,6 +34,15 @@ struct Notes {
     eviction: Option<String>,
 }
 
+impl Notes {
+    /// A replica says what it is in `INFO`, or, where it is left at once, by refusing the probe.
+    fn role(&self) -> Option<String> {
+        let fault = self.probe.as_ref().and_then(|(_, fault)| fault.as_ref());
+        let refused = fault.and_then(|fault| fault.strip_prefix("readonly"));
+        self.role.clone().or_else(|| refused.map(|place| format!("replica{place}")))
+    }
+}
+
 /// One part's state, as `/readyz` shows it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Part {
@@ -104,7 +113,7 @@ impl Readiness {
             ("gateway", gateway),
             ("store", store),
             ("scripts", scripts),
-            ("role", noted(&notes.role)),
+            ("role", noted(&notes.role())),
             ("eviction", noted(&notes.eviction)),
             ("workers", workers),
         ];
@@ -250,6 +259,8 @@ mod tests {
         workers.store(1, Ordering::Relaxed);
         readiness.note_probe(Some("busy on a:1".to_owned()));
         assert_eq!(red(&readiness), ["store: busy on a:1"]);
+        readiness.note_probe(Some("readonly on a:1".to_owned()));
+        assert_eq!(red(&readiness), ["store: readonly on a:1", "role: replica on a:1"]);
         readiness.note_probe(None);
         readiness.note_scripts(Some("reserve: oom on a:1".to_owned()));
         assert_eq!(red(&readiness), ["scripts: reserve: oom on a:1"]);
