@@ -109,7 +109,7 @@ async fn primary(quota: &Quota, shard: &Shard) -> Result<Vec<Finding>, StoreErro
         Ok(log) => findings.push(slow(&log)),
         Err(StoreError::Denied(text)) if text.starts_with("NOPERM") => {
             let reason = "SLOWLOG is not allowed: slow scripts do not show";
-            findings.push(Finding::warn("store slow log", reason, "allow it in the ACL: +slowlog"));
+            findings.push(Finding::warn("store slow log", reason, "allow it in the ACL: +slowlog|get"));
         }
         Err(error) => return Err(error),
     }

@@ -8,9 +8,9 @@ use super::store::slot::slot;
 use super::store::{Reply, Script, Shard, StoreError};
 
 /// What scripts and plain commands run, as `deploy/voxgate.acl` allows it. What only some arrangements need (`ASKING`,
-/// `CLUSTER`, `WAIT`) and what must have run to get here (`ROLE`, `EVALSHA`, `SCRIPT LOAD`) is not asked for.
-pub const NEEDED: [&str; 27] = [
-    "info",
+/// `CLUSTER`, `WAIT`), what must have run to get here (`ROLE`, `EVALSHA`, `SCRIPT LOAD`), and what only tells how the
+/// server is (`INFO`, `SLOWLOG`) is not asked for.
+pub const NEEDED: [&str; 26] = [
     "scan",
     "time",
     "get",

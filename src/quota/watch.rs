@@ -188,7 +188,7 @@ impl Watch {
             Ok(answer) => return Some(answer),
             Err(error @ StoreError::Denied(_)) => {
                 if self.told.insert(what) {
-                    let fix = "allow it in the ACL: +info +slowlog";
+                    let fix = "allow it in the ACL: +info +slowlog|get";
                     tracing::warn!(command = what, %error, fix, "store does not tell how it is; metrics of it are missing");
                 }
             }
