@@ -30,7 +30,17 @@ struct Parts {
 struct Notes {
     probe: Option<(Instant, Option<String>)>,
     scripts: Option<Option<String>>,
+    role: Option<String>,
     eviction: Option<String>,
+}
+
+impl Notes {
+    /// A replica says what it is in `INFO`, or, where it is left at once, by refusing the probe.
+    fn role(&self) -> Option<String> {
+        let fault = self.probe.as_ref().and_then(|(_, fault)| fault.as_ref());
+        let refused = fault.and_then(|fault| fault.strip_prefix("readonly"));
+        self.role.clone().or_else(|| refused.map(|place| format!("replica{place}")))
+    }
 }
 
 /// One part's state, as `/readyz` shows it.
@@ -69,9 +79,15 @@ impl Readiness {
 
     /// Notes what the primaries say of themselves; one that says nothing counts as well.
     pub fn note_vitals(&self, vitals: &[(Shard, Vitals)]) {
-        let first = vitals.iter().find(|(_, vitals)| vitals.may_evict());
-        let eviction = first.map(|(shard, vitals)| format!("{} on {}", vitals.policy, shard.name));
-        self.notes().eviction = eviction;
+        let of = |bad: fn(&Vitals) -> bool, word: fn(&Vitals) -> String| {
+            let first = vitals.iter().find(|(_, vitals)| bad(vitals));
+            first.map(|(shard, vitals)| format!("{} on {}", word(vitals), shard.name))
+        };
+        let role = of(Vitals::is_replica, |_| "replica".to_owned());
+        let eviction = of(Vitals::may_evict, |vitals| vitals.policy.clone());
+        let mut notes = self.notes();
+        (notes.role, notes.eviction) = (role, eviction);
+        drop(notes);
         self.publish();
     }
 
@@ -80,7 +96,7 @@ impl Readiness {
         self.parts().iter().all(|part| part.ready)
     }
 
-    pub(super) fn parts(&self) -> [Part; 5] {
+    pub(super) fn parts(&self) -> [Part; 6] {
         let ok = || Cow::Borrowed("ok");
         let draining = self.0.draining.load(Ordering::Acquire);
         let gateway = if draining { "draining".into() } else { ok() };
@@ -97,6 +113,7 @@ impl Readiness {
             ("gateway", gateway),
             ("store", store),
             ("scripts", scripts),
+            ("role", noted(&notes.role())),
             ("eviction", noted(&notes.eviction)),
             ("workers", workers),
         ];
@@ -242,6 +259,8 @@ mod tests {
         workers.store(1, Ordering::Relaxed);
         readiness.note_probe(Some("busy on a:1".to_owned()));
         assert_eq!(red(&readiness), ["store: busy on a:1"]);
+        readiness.note_probe(Some("readonly on a:1".to_owned()));
+        assert_eq!(red(&readiness), ["store: readonly on a:1", "role: replica on a:1"]);
         readiness.note_probe(None);
         readiness.note_scripts(Some("reserve: oom on a:1".to_owned()));
         assert_eq!(red(&readiness), ["scripts: reserve: oom on a:1"]);
@@ -258,10 +277,10 @@ mod tests {
         let shard = |name: &str| Shard { name: name.to_owned(), slot: 0 };
         let said = |info: &str| Vitals::read(info);
         readiness.note_vitals(&[
-            (shard("a:1"), said("maxmemory_policy:noeviction\r\n")),
-            (shard("b:2"), said("maxmemory_policy:allkeys-lru\r\n")),
+            (shard("a:1"), said("role:master\r\nmaxmemory_policy:noeviction\r\n")),
+            (shard("b:2"), said("role:slave\r\nmaxmemory_policy:allkeys-lru\r\n")),
         ]);
-        assert_eq!(red(&readiness), ["eviction: allkeys-lru on b:2"]);
+        assert_eq!(red(&readiness), ["role: replica on b:2", "eviction: allkeys-lru on b:2"]);
         readiness.note_vitals(&[(shard("b:2"), said(""))]);
         assert!(readiness.is_ready(), "who tells nothing is believed");
     }

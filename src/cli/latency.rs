@@ -132,7 +132,7 @@ pub(super) fn judge(table: &[Latency]) -> Vec<Finding> {
         let server = line.server_ms.unwrap_or(0.0);
         if line.p99_ms <= slow {
             Finding::pass("script latency", reason)
-        } else if server * 2.0 > line.p50_ms {
+        } else if server * 4.0 > line.p99_ms {
             let fix = "the server itself is slow: give it a core of its own, memory that does not swap";
             Finding::warn("script latency", format!("{reason}, {server:.3} ms of it in the server"), fix)
         } else {
@@ -162,6 +162,8 @@ mod tests {
             line("admit", "b:2", 0.1, 0.01),
             line("settle", "b:2", 30.0, 29.0),
             line("admit", "c:3", 0.1, 0.01),
+            // Mostly the server's work, but what makes it slow now and then is not.
+            Latency { p99_ms: 29.0, ..line("rebuild", "d:4", 0.2, 0.18) },
         ];
         let findings = judge(&table);
         let fixes: Vec<_> = findings.iter().map(|finding| (finding.grade, finding.fix)).collect();
@@ -169,5 +171,6 @@ mod tests {
         assert!(fixes[0].1.starts_with("calls wait"), "{fixes:?}");
         assert!(fixes[1].1.starts_with("the server itself"), "{fixes:?}");
         assert_eq!(fixes[2], (Grade::Pass, ""));
+        assert!(fixes[3].1.starts_with("calls wait"), "{fixes:?}");
     }
 }

@@ -86,6 +86,15 @@ pub(super) async fn inspect(quota: &Quota, url: &StoreUrl) -> Result<Vec<Finding
     Ok(findings)
 }
 
+/// Without one of them a script would stop half way, and leave torn books.
+fn permissions(missing: &[String]) -> Finding {
+    if missing.is_empty() {
+        return Finding::pass("store permissions", "our user may run all that is needed");
+    }
+    let reason = format!("our user may not run {}", missing.join(", "));
+    Finding::fail("store permissions", reason, "give it the rules of deploy/voxgate.acl")
+}
+
 /// Looks at one primary.
 async fn primary(quota: &Quota, shard: &Shard) -> Result<Vec<Finding>, StoreError> {
     let mut findings = match quota.command_on(shard, &["INFO", "all"]).await {
@@ -100,7 +109,7 @@ async fn primary(quota: &Quota, shard: &Shard) -> Result<Vec<Finding>, StoreErro
         Ok(log) => findings.push(slow(&log)),
         Err(StoreError::Denied(text)) if text.starts_with("NOPERM") => {
             let reason = "SLOWLOG is not allowed: slow scripts do not show";
-            findings.push(Finding::warn("store slow log", reason, "allow it in the ACL: +slowlog"));
+            findings.push(Finding::warn("store slow log", reason, "allow it in the ACL: +slowlog|get"));
         }
         Err(error) => return Err(error),
     }
@@ -149,15 +158,6 @@ fn judge_cluster(facts: &HashMap<&str, &str>, known: usize) -> Finding {
             Finding::fail("store cluster", reason, "see CLUSTER NODES, and bring back what is missing")
         }
     }
-}
-
-/// Without one of them a script would stop half way, and leave torn books.
-fn permissions(missing: &[String]) -> Finding {
-    if missing.is_empty() {
-        return Finding::pass("store permissions", "our user may run all that is needed");
-    }
-    let reason = format!("our user may not run {}", missing.join(", "));
-    Finding::fail("store permissions", reason, "give it the rules of deploy/voxgate.acl")
 }
 
 fn now() -> f64 {

@@ -142,9 +142,9 @@ impl Keys {
         format!("{}token_secret", self.prefix)
     }
 
-    /// Nothing is ever stored here: a name that our user must be allowed to reach, in some slot.
-    pub fn permissions(&self, number: u32) -> String {
-        format!("{}permissions:{number}", self.prefix)
+    /// Nothing is ever stored here: a name that our user must be allowed to reach, in the slot of some account.
+    pub fn permissions(&self, account: &Name) -> String {
+        format!("{}permissions:{{{account}}}", self.prefix)
     }
 
     /// Version of this layout. Permanent.

@@ -1,8 +1,8 @@
 //! Whether our user may run every command that is needed. Asked before the first stream: a script that is denied half way
 //! leaves behind what it has done so far, and the books torn.
 
-use super::store::slot::slot;
-use super::store::{Reply, Shard, StoreError};
+use super::probe::account_in;
+use super::store::{Reply, StoreError};
 use super::{Quota, script};
 
 /// What scripts and plain commands run, as `deploy/voxgate.acl` allows it. What only some arrangements need (`ASKING`,
@@ -45,7 +45,9 @@ impl Quota {
     pub async fn missing_permissions(&self) -> Result<Vec<String>, StoreError> {
         let mut missing = Vec::new();
         for shard in self.shards().await? {
-            let (key, store) = (self.key_on(&shard), &self.0.store);
+            let account =
+                account_in(shard.slot, "").ok_or_else(|| StoreError::Odd("no name in a slot".into()))?;
+            let (key, store) = (self.spell().permissions(&account), &self.0.store);
             let keys = [key.as_str()];
             let answer = self.patiently(|| store.run(&script::PERMISSIONS, &keys, &NEEDED)).await?;
             let Reply::List(words) = answer else {
@@ -60,12 +62,5 @@ impl Quota {
         missing.sort();
         missing.dedup();
         Ok(missing)
-    }
-
-    /// A key of ours that this primary serves; nothing is ever stored there.
-    fn key_on(&self, shard: &Shard) -> String {
-        let spell = |number| self.spell().permissions(number);
-        // One number in 16,384 hits the slot; with so many none misses it.
-        (0..1_000_000).map(spell).find(|key| slot(key.as_bytes()) == shard.slot).unwrap_or_else(|| spell(0))
     }
 }

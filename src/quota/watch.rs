@@ -49,6 +49,8 @@ impl Own {
 /// What one primary's `INFO` says that matters here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vitals {
+    /// `master`, `slave`, or empty where it is not told.
+    pub role: String,
     /// What is thrown away when memory is full; empty where it is not told.
     pub policy: String,
     /// Scripts run.
@@ -74,6 +76,7 @@ impl Vitals {
         for (name, value) in info.lines().filter_map(|line| line.trim_end().split_once(':')) {
             let number = || value.parse().unwrap_or(0);
             match name {
+                "role" => value.clone_into(&mut vitals.role),
                 "maxmemory_policy" => value.clone_into(&mut vitals.policy),
                 "cmdstat_evalsha" => {
                     let time = Duration::from_micros(field(value, "usec"));
@@ -97,6 +100,11 @@ impl Vitals {
     /// Whether it may throw budgets away when its memory is full.
     pub fn may_evict(&self) -> bool {
         !matches!(self.policy.as_str(), "" | "noeviction")
+    }
+
+    /// Whether it follows another server, and so decides nothing.
+    pub fn is_replica(&self) -> bool {
+        !matches!(self.role.as_str(), "" | "master")
     }
 }
 
@@ -180,7 +188,7 @@ impl Watch {
             Ok(answer) => return Some(answer),
             Err(error @ StoreError::Denied(_)) => {
                 if self.told.insert(what) {
-                    let fix = "allow it in the ACL: +info +slowlog";
+                    let fix = "allow it in the ACL: +info +slowlog|get";
                     tracing::warn!(command = what, %error, fix, "store does not tell how it is; metrics of it are missing");
                 }
             }
@@ -251,7 +259,7 @@ const fn grown(now: u64, before: u64) -> u64 {
 impl Quota {
     /// What one primary says of itself. All empty for the embedded store.
     pub async fn vitals(&self, shard: &Shard) -> Result<Vitals, StoreError> {
-        self.info(shard, &["INFO", "commandstats", "errorstats", "stats", "memory"]).await
+        self.info(shard, &["INFO", "commandstats", "errorstats", "stats", "memory", "replication"]).await
     }
 
     /// How many scripts one primary has run, and its own time for them; `None` where it does not tell.
@@ -295,7 +303,7 @@ mod tests {
     use super::*;
 
     const INFO: &str = "# Stats\r\nevicted_keys:2\r\nevicted_scripts:7\r\n# Memory\r\nused_memory:1000\r\n\
-        maxmemory:2000\r\nmaxmemory_policy:allkeys-lru\r\nnumber_of_cached_scripts:10\r\n\
+        maxmemory:2000\r\nmaxmemory_policy:allkeys-lru\r\nnumber_of_cached_scripts:10\r\nrole:slave\r\n\
         cmdstat_evalsha:calls=3,usec=120,usec_per_call=40.00,rejected_calls=1,failed_calls=0\r\n\
         errorstat_BUSY:count=4\r\nerrorstat_WHATEVER:count=9\r\n";
 
@@ -306,7 +314,9 @@ mod tests {
         assert_eq!(vitals.errors.into_iter().collect::<Vec<_>>(), [("busy", 4)]);
         assert_eq!((vitals.evicted_keys, vitals.evicted_scripts, vitals.scripts), (2, 7, 10));
         assert_eq!((vitals.memory, vitals.memory_max), (1000, 2000));
-        assert!(Vitals::read(INFO).may_evict() && !Vitals::default().may_evict());
+        let vitals = Vitals::read(INFO);
+        assert!(vitals.may_evict() && vitals.is_replica());
+        assert!(!Vitals::default().may_evict() && !Vitals::default().is_replica());
     }
 
     #[test]

@@ -61,7 +61,7 @@ async fn red_readiness_names_the_reason() {
     until_reason(&gateway, "store", "ok").await;
     until("ready", async || gateway.status("/readyz").await == 200).await;
     let _: Value = plain.call(&["REPLICAOF", "127.0.0.1", "1"]);
-    until_reason(&gateway, "store", "readonly on 127.0.0.1").await;
+    until_reason(&gateway, "role", "replica on 127.0.0.1").await;
     let _: Value = plain.call(&["REPLICAOF", "NO", "ONE"]);
     until("ready", async || gateway.status("/readyz").await == 200).await;
 }
