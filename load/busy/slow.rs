@@ -29,24 +29,26 @@ impl Kind {
         }
     }
 
-    const fn text(self) -> &'static str {
+    fn text(self) -> String {
         match self {
-            Self::Reading => "for _ = 1, tonumber(ARGV[1]) do redis.call('GET', KEYS[1]) end return 'done'",
-            Self::Writing => {
-                "redis.call('SET', KEYS[1], '1', 'PX', 60000) \
-                 for _ = 1, tonumber(ARGV[1]) do redis.call('GET', KEYS[1]) end return 'done'"
-            }
-            Self::Command => "redis.call('SORT', KEYS[1], 'ALPHA', 'LIMIT', 0, 1) return 'done'",
+            Self::Reading => format!("{CLOCK} {SPIN}"),
+            Self::Writing => format!("redis.call('SET', KEYS[1], '1', 'PX', 60000) {CLOCK} {SPIN}"),
+            Self::Command => "redis.call('SORT', KEYS[1], 'ALPHA', 'LIMIT', 0, 1) return 'done'".to_owned(),
         }
     }
 }
+
+/// Where a script has no clock of the processor's time it asks for the time; where it has one, the time stands still.
+const CLOCK: &str = "local timed, clock = pcall(function() return os.clock end) \
+    if not timed then clock = function() local t = redis.call('TIME') return t[1] + t[2] / 1000000 end end";
+/// Loops over short commands for so many milliseconds at least.
+const SPIN: &str = "local till = clock() + ARGV[1] / 1000 \
+    while clock() < till do redis.call('GET', KEYS[1]) end return 'done'";
 
 /// Connections of somebody who shares the store: one runs scripts, one kills them.
 pub(super) struct Neighbour {
     runs: MultiplexedConnection,
     kills: MultiplexedConnection,
-    /// GETs a script does in a millisecond.
-    per_ms: f64,
     /// Elements that SORT takes a millisecond for.
     sorts_per_ms: f64,
 }
@@ -72,20 +74,10 @@ pub(super) struct Kill {
 impl Neighbour {
     /// Connects, and finds out how fast this store is; done before anything is live.
     pub(super) async fn connect(url: &str) -> Result<Self, Failure> {
-        let mut it = Self {
-            runs: connection(url).await?,
-            kills: connection(url).await?,
-            per_ms: 1.0,
-            sorts_per_ms: 1.0,
-        };
-        for _ in 0..TRIALS {
-            let start = Instant::now();
-            it.script(Kind::Reading, TRIAL).await.map_err(fault)?;
-            it.per_ms = it.per_ms.max(f64::from(TRIAL) / ms(start.elapsed()));
-        }
+        let mut it = Self { runs: connection(url).await?, kills: connection(url).await?, sorts_per_ms: 1.0 };
         it.fill(SORTED, TRIAL_SORT).await?;
         let start = Instant::now();
-        it.script(Kind::Command, 0).await.map_err(fault)?;
+        it.script(Kind::Command, Duration::ZERO).await.map_err(fault)?;
         it.sorts_per_ms = f64::from(TRIAL_SORT) / ms(start.elapsed());
         Ok(it)
     }
@@ -107,7 +99,6 @@ impl Neighbour {
         kill: Option<Duration>,
     ) -> Result<Hold, Failure> {
         let mut kills = self.kills.clone();
-        let rounds = (self.per_ms * ms(length)).max(1.0) as u32;
         let killing = async {
             tokio::time::sleep(kill?).await;
             let start = Instant::now();
@@ -121,7 +112,7 @@ impl Neighbour {
         };
         let running = async {
             let start = Instant::now();
-            (self.script(kind, rounds).await, start.elapsed())
+            (self.script(kind, length).await, start.elapsed())
         };
         let ((done, lasted), kill) = tokio::join!(running, killing);
         let answer = match done {
@@ -132,10 +123,10 @@ impl Neighbour {
         Ok(Hold { lasted, answer, kill })
     }
 
-    async fn script(&mut self, kind: Kind, rounds: u32) -> Result<(), RedisError> {
+    async fn script(&mut self, kind: Kind, length: Duration) -> Result<(), RedisError> {
         let key = if kind == Kind::Command { SORTED } else { SPUN };
         let mut call = redis::cmd("EVAL");
-        call.arg(kind.text()).arg(1).arg(key).arg(rounds).query_async(&mut self.runs).await
+        call.arg(kind.text()).arg(1).arg(key).arg(ms(length)).query_async(&mut self.runs).await
     }
 
     /// Makes a list of so many numbers in no order, a piece at a time.
@@ -211,10 +202,6 @@ pub(super) fn fault(why: impl std::fmt::Display) -> Failure {
 const SPUN: &str = "load:busy:spun";
 const SORTED: &str = "load:busy:sorted";
 const THRESHOLD: &str = "busy-reply-threshold";
-/// Trials; the fastest one counts.
-const TRIALS: u32 = 5;
-/// GETs of a trial.
-const TRIAL: u32 = 20_000;
 /// Elements of the trial of SORT.
 const TRIAL_SORT: u32 = 20_000;
 /// Most elements that are sorted.
