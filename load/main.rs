@@ -4,16 +4,22 @@
 //! beside an HTML page under `--out`. Ctrl-C ends a run early, and the report holds what there is. Without `--store` a
 //! private redis-server is started on a free port and stopped again.
 
+mod busy;
 mod ceiling;
+mod client;
 mod cycles;
+mod frames;
 mod gateway;
 mod latency;
 mod pace;
 mod peer;
+mod process;
 mod progress;
 mod race;
 mod report;
 mod server;
+mod sessions;
+mod worker;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -49,6 +55,15 @@ enum Run {
     /// Reserve + settle cycles: saturating rate, latency at half of it, and the ledger held against both
     #[command(after_help = "Example: load cycles --cycles 70000 --clients 50")]
     Cycles(cycles::Options),
+    /// Many live streams: latency that the gateway adds, CPU per chunk, memory per stream, nothing lost
+    #[command(after_help = "Example: load sessions --scenarios a,b,c --rounds 5")]
+    Sessions(sessions::Options),
+    /// Slow scripts on the store under live streams: what is held, refused, paid for, and how soon it is over
+    #[command(after_help = "Example: load busy --streams 50 --lengths 10,100,1000")]
+    Busy(busy::Options),
+    /// A worker that answers every audio message; started by the others
+    #[command(hide = true)]
+    Worker(worker::Options),
     /// Joins kept results into one page
     #[command(after_help = "Example: load report target/load/*.json --out load.html")]
     Report(report::Options),
@@ -90,6 +105,9 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Run::Race(options) => race::run(options).await,
         Run::Latency(options) => latency::run(options).await,
         Run::Cycles(options) => cycles::run(options).await,
+        Run::Sessions(options) => sessions::run(options).await,
+        Run::Busy(options) => busy::run(options).await,
+        Run::Worker(options) => return worker::serve(options).await,
         Run::Report(options) => {
             return report::join(&options, cli.out.as_deref().unwrap_or(Path::new("load.html")));
         }
@@ -140,6 +158,9 @@ enum Failure {
     /// The budget of the run did not do.
     #[error("refused: {0}")]
     Refused(String),
+    /// The run was asked to end (SIGTERM).
+    #[error("interrupted; everything that was started is stopped")]
+    Interrupted,
     /// A task of the run panicked.
     #[error("a caller died: {0}")]
     Caller(#[from] tokio::task::JoinError),

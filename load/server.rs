@@ -29,6 +29,11 @@ impl Private {
 
     /// Uses the store that was named, or starts one.
     pub(super) fn open(target: &Target) -> Result<Self, Failure> {
+        Self::open_with(target, &[])
+    }
+
+    /// As [`Private::open`]; a private server gets more options.
+    pub(super) fn open_with(target: &Target, more: &[&str]) -> Result<Self, Failure> {
         if let Some(url) = &target.store {
             return Ok(Self { child: None, url: url.clone() });
         }
@@ -36,6 +41,7 @@ impl Private {
         let port = free_port().map_err(|error| fail(error.to_string()))?;
         let mut child = Command::new(&target.server)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(more)
             // A ctrl-c on the terminal is ours: it must not end the server under a run that still has to report.
             .process_group(0)
             .stdin(Stdio::null())
@@ -52,6 +58,11 @@ impl Private {
             std::thread::sleep(POLL);
         }
         Ok(Self { child: Some(child), url: format!("redis://127.0.0.1:{port}") })
+    }
+
+    /// Its process, if it is ours.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
     }
 
     /// A connection of its own.

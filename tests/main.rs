@@ -19,6 +19,7 @@ mod faults;
 mod harness;
 mod harness_facts;
 mod load;
+mod load_live;
 mod money;
 mod operation;
 mod probe;

@@ -228,7 +228,7 @@ pub(super) async fn through_gateway(
     let seconds = start.elapsed().as_secs_f64();
     seen.trips = Spent::so_far(&store).await?.since(before).calls;
     let admitted = worker.bytes() / BYTES_PER_UNIT;
-    gateway.end().await;
+    gateway.stop().await?;
     Ok(seen.course(lot, admitted, seconds))
 }
 
