@@ -63,7 +63,7 @@ struct Forgotten {
     told: i64,
     /// In leases that were opened and closed where no replica heard of it.
     untold: i64,
-    /// Forwarded since no replica heard anything: there was no more to forget.
+    /// Forwarded since just before no replica heard anything: there was no more to forget.
     most: i64,
 }
 
@@ -76,8 +76,9 @@ async fn cut_off(store_more: &str) -> Forgotten {
     polled("audio on its way", async || (stage.forwarded() >= 20_000).then_some(())).await;
 
     let old = watched.primary().await;
+    let heard = stage.forwarded();
     deafen_replicas(&mut watched.data[old]).await;
-    let (heard, taken) = (stage.forwarded(), watched.data[old].calls("decrby").await);
+    let taken = watched.data[old].calls("decrby").await;
     tokio::time::sleep(Duration::from_millis(1500)).await; // how long the replicas are deaf
     let unheard = watched.data[old].calls("decrby").await - taken;
     watched.data[old].kill();
