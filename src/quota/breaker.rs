@@ -15,7 +15,7 @@
 //!
 //! # What counts
 //! *Without a usable answer*: busy, not serving, refusing writes, denying access, lost, late, or answered after more than
-//! [`BREAKER_SLOW`]. A corrupt value says nothing about the store. One break of a connection fails many calls in one
+//! [`BREAKER_SLOW`]. A corrupt value says nothing about the store, nor does a slot that is moving. One break of a connection fails many calls in one
 //! instant and does not open the breaker; nor does a cluster's one dead shard while the others answer: its streams are
 //! refused after [`STORE_PATIENCE`] each.
 
@@ -30,6 +30,9 @@ use tokio_util::sync::CancellationToken;
 use super::store::StoreError;
 use super::{Quota, ms};
 use crate::limits::{BREAKER_AFTER, BREAKER_FAILURES, BREAKER_PROBE, BREAKER_SLOW, STORE_PATIENCE};
+
+/// Error replies of a server that is well, about one slot.
+const MOVING: [&str; 3] = ["TRYAGAIN", "MOVED ", "ASK "];
 
 /// Calls that fail or work together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +131,8 @@ impl Breaker {
             None | Some(StoreError::Corrupt(_) | StoreError::Odd(_)) => {
                 (took > BREAKER_SLOW).then_some("slow")
             }
+            // A slot on its way says nothing about the others.
+            Some(StoreError::Away(text)) if MOVING.iter().any(|code| text.starts_with(code)) => return,
             Some(error) => Some(error.word()),
         };
         let streak = match lane {
@@ -395,6 +400,17 @@ mod tests {
         work(&quota, Lane::Admit);
         tokio::time::advance(BREAKER_AFTER).await;
         fail(&quota, Lane::Admit);
+        assert!(passes(&mut quota.gate()).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn moving_slot_opens_nothing() {
+        let quota = quota();
+        for _ in 0..=BREAKER_FAILURES {
+            let moving = StoreError::from_text("TRYAGAIN Multiple keys request during rehashing of slot");
+            quota.0.breaker.begin(Lane::Reserve).done::<()>(&Err(moving));
+            tokio::time::advance(BREAKER_AFTER).await;
+        }
         assert!(passes(&mut quota.gate()).await);
     }
 

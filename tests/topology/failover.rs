@@ -41,7 +41,7 @@ async fn sentinel_failover_keeps_streams_paid() {
 
     let killed = Instant::now();
     let old = watched.kill_primary().await;
-    let new = watched.failed_over(old).await;
+    watched.failed_over(old).await;
     let promoted = killed.elapsed();
     watched.data[old].restart(&[]);
     let after = crowd.over().await;
@@ -54,6 +54,8 @@ async fn sentinel_failover_keeps_streams_paid() {
     after.check();
     assert!(after.whole || first + Duration::from_millis(500) > HOLD, "{:?}", after.ends);
     stage.settled("a").await;
+    // On a slow machine the Sentinels may have chosen more than once.
+    let new = watched.primary().await;
     stage.check(after.admitted, &[books_on(&watched.data[new], "a").await]).await;
     serves(&stage, &key).await;
     watched.follows(old).await;

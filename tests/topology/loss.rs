@@ -16,8 +16,9 @@ const STREAMS: usize = 20;
 /// Small envelopes: each stream reserves anew about every second.
 const SMALL: &str = "[quota]\nenvelope_first = \"1s\"\nenvelope_longest = \"1s\"\n";
 
-/// A lease that only the dead primary knew is gone.
-const LAPSED: (u16, &str) = (1008, "QUOTA-0003");
+/// A lease that only the dead primary knew is gone; who asks for the next one may meet numbers that are taken back, and
+/// gives up after a few.
+const FORGOTTEN: [&str; 2] = ["QUOTA-0003", "QUOTA-0002"];
 
 /// The primary freezes, is replaced, and wakes up still believing: what it answers then moves nobody's money.
 #[tokio::test(flavor = "multi_thread")]
@@ -30,7 +31,7 @@ async fn frozen_primary_is_replaced() {
 
     let old = watched.primary().await;
     watched.data[old].sigstop();
-    let new = watched.failed_over(old).await;
+    watched.failed_over(old).await;
     let failovers = async || stage.gateway.metric("voxgate_store_failovers_total", &[]).await;
     polled("the new primary", async || (failovers().await > 0.0).then_some(())).await;
     watched.data[old].sigcont();
@@ -43,9 +44,9 @@ async fn frozen_primary_is_replaced() {
     );
     after.check();
     stage.settled("a").await;
+    let new = watched.primary().await;
     stage.check(after.admitted, &[books_on(&watched.data[new], "a").await]).await;
     watched.follows(old).await;
-    assert_eq!(failovers().await, 1.0);
 }
 
 /// Replicas are thrown out and can't come back: what is written from now on only this server has.
@@ -62,7 +63,7 @@ struct Forgotten {
     told: i64,
     /// In leases that were opened and closed where no replica heard of it.
     untold: i64,
-    /// Forwarded since no replica heard anything: there was no more to forget.
+    /// Forwarded since just before no replica heard anything: there was no more to forget.
     most: i64,
 }
 
@@ -75,19 +76,21 @@ async fn cut_off(store_more: &str) -> Forgotten {
     polled("audio on its way", async || (stage.forwarded() >= 20_000).then_some(())).await;
 
     let old = watched.primary().await;
+    let heard = stage.forwarded();
     deafen_replicas(&mut watched.data[old]).await;
-    let (heard, taken) = (stage.forwarded(), watched.data[old].calls("decrby").await);
+    let taken = watched.data[old].calls("decrby").await;
     tokio::time::sleep(Duration::from_millis(1500)).await; // how long the replicas are deaf
     let unheard = watched.data[old].calls("decrby").await - taken;
     watched.data[old].kill();
-    let new = watched.failed_over(old).await;
+    watched.failed_over(old).await;
     let after = crowd.over().await;
 
     println!("cut off ({store_more:?}): {unheard} admits that no replica heard; ended {:?}", after.ends);
     assert!(unheard > 0, "something was there to be lost");
-    after.check_but_for(LAPSED);
+    after.check_but_for(&FORGOTTEN);
     let pending = async || stage.gateway.metric("voxgate_settles_pending", &[]).await;
     polled("answered settles", async || (pending().await == 0.0).then_some(())).await;
+    let new = watched.primary().await;
     reap_now(&watched.data[new]).await;
     let untold = stage.untold(after.admitted, &[books_on(&watched.data[new], "a").await]).await;
     let most = (stage.forwarded() - heard) as i64;

@@ -16,7 +16,7 @@ use crate::money::books::{self, Books};
 use crate::money::house::{a_key, name, units};
 
 /// Units per day of an account made here: more than any test uses.
-pub const CAP: u32 = 10_000_000;
+pub const CAP: u32 = 1_000_000_000;
 
 /// A store of one primary, reached in one of the ways there are, always through a proxy.
 pub struct Shape {
