@@ -175,7 +175,9 @@ async fn slow_neighbours_cost_only_latency() {
         ("voxgate_script_errors_total", 0.0),
         ("voxgate_breaker_opened_total", 0.0),
     ] {
-        assert_eq!(house.metric(name, &[]).await, most, "{name}");
+        let seen = house.gateway.metrics().await;
+        let seen: Vec<_> = seen.lines().filter(|line| line.starts_with(name)).collect();
+        assert_eq!(house.metric(name, &[]).await, most, "{seen:?}");
     }
     // Each stream moves to its second envelope within 10 s of audio, and to its third at most.
     assert!(settles <= 40.0, "no settle storm: {settles}");

@@ -41,10 +41,20 @@ impl House {
 
     /// On this store, reached at `url`.
     pub async fn behind(store: RedisServer, url: &str) -> Self {
+        Self::with(store, url, "").await
+    }
+
+    /// On this store, with envelopes so short that every second brings a reserve.
+    pub async fn hungry(store: RedisServer, url: &str) -> Self {
+        let more = "[quota]\nenvelope_first = \"1s\"\nenvelope_longest = \"1s\"\n";
+        Self::with(store, url, more).await
+    }
+
+    async fn with(store: RedisServer, url: &str, more: &str) -> Self {
         let worker = listener().await;
-        // Two entries: a worker's URL has room for 64 streams each time it is named.
+        // Each time that it is named a worker has room for 64 streams.
         let urls = vec![worker.url(); 4];
-        let gateway = Gateway::start(&Setup::on(url, &urls)).await;
+        let gateway = Gateway::start(&Setup::on(url, &urls).more(more)).await;
         gateway.account_with("a", CAP, json!({"share": 64})).await;
         let key = gateway.key("a", json!({"streams_max": 1000})).await;
         Self { store, worker, gateway, key }
