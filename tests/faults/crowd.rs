@@ -29,7 +29,7 @@ async fn flushed_scripts_lose_no_stream() {
     let loads = house.metric("voxgate_script_loads_total", &[]).await - before;
     let missed = house.errors("noscript").await;
     house.agrees(&crowd.went_on().await).await;
-    println!("flushed {flushes} times: {loads} loads, {missed} calls gave up");
+    println!("flushed {flushes} times: {loads} loads, {missed} calls found theirs gone");
     // A flush takes all scripts; of the five verbs, admit runs all the time, the others now and then.
     assert!(loads <= flushes * 1.2 + 10.0, "{loads} loads for {flushes} flushes");
     assert_eq!(house.metric("voxgate_doubts_total", &[]).await, 0.0);

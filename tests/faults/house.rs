@@ -60,9 +60,9 @@ impl House {
         Self { store, worker, gateway, key }
     }
 
-    /// Opens a stream.
+    /// Opens a stream, of a store that is well.
     pub async fn open(&self) -> Client {
-        self.gateway.open(LINEAR16, &self.key).await.expect("accepted")
+        self.reopened().await.0
     }
 
     /// So many people who speak until they are asked to stop.
