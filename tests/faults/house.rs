@@ -195,7 +195,8 @@ impl Crowd {
 
     /// Waits until everybody's stream has ended by itself.
     pub async fn ended(self) -> Vec<End> {
-        self.speakers.join_all().await
+        let ended = tokio::time::timeout(2 * PATIENCE, self.speakers.join_all()).await;
+        ended.unwrap_or_else(|_| panic!("streams that do not end in {:?}", 2 * PATIENCE))
     }
 
     /// As [`Crowd::stop`]; every stream went on to its orderly end, with all that was said and every ping answered.
