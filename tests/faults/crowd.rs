@@ -5,11 +5,12 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval};
+use voxgate::quota::script;
 
 use super::house::{House, Wire, poll};
 use crate::harness::audio::noise_ms;
 use crate::harness::client::{Client, Heard, LINEAR16};
-use crate::harness::proxy::{Mode, Proxy};
+use crate::harness::proxy::{Cut, Mode, Proxy};
 use crate::harness::redis_server::{RedisServer, redis};
 
 /// SCRIPT FLUSH every 10 ms for 5 s under 100 streams.
@@ -33,6 +34,35 @@ async fn flushed_scripts_lose_no_stream() {
     // A flush takes all scripts; of the five verbs, admit runs all the time, the others now and then.
     assert!(loads <= flushes * 1.2 + 10.0, "{loads} loads for {flushes} flushes");
     assert_eq!(house.metric("voxgate_doubts_total", &[]).await, 0.0);
+}
+
+/// The answer to three admits in a row is lost after they ran: one charge for the chunk. When every answer is lost the
+/// stream ends, after a few leases and not after a storm of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_answers_charge_once() {
+    let store = RedisServer::start(redis(), &[]);
+    let proxy = Proxy::to(([127, 0, 0, 1], store.port).into()).await;
+    let house = House::behind(store, &proxy.redis_url()).await;
+    let admit = script::ADMIT.sha.as_bytes();
+    let crowd = house.crowd(1).await;
+    proxy.cut_next(Cut::After, 3, admit);
+    proxy.after_cuts(3).await;
+    poll("words", async || (house.worker.audio_bytes() > 32_000).then_some(())).await;
+    let mut ends = crowd.went_on().await;
+    let doubts = house.metric("voxgate_doubts_total", &["script=\"admit\""]).await;
+    assert!(doubts >= 3.0, "{doubts}");
+    house.agrees(&ends).await;
+
+    let crowd = house.crowd(1).await;
+    proxy.cut_next(Cut::After, usize::MAX, admit);
+    ends.extend(crowd.ended().await);
+    proxy.cut_next(Cut::After, 0, admit);
+    let last = &ends[1].heard;
+    assert_eq!((last.code(), last.reason(), last.metadata_ms()), (1013, "STORE-0000", 0), "{last:?}");
+    house.agrees(&ends).await;
+    let reserves = house.metric("voxgate_reserves_total", &[]).await;
+    println!("lost: {doubts} doubts of three cuts; every answer lost: {reserves} reserves in all");
+    assert!(reserves <= 40.0, "{reserves} reserves");
 }
 
 /// 200 streams on one slow connection, each with a budget that can be told from the others'; half of them vanish at any
