@@ -193,6 +193,8 @@ pub const CLIENT_CLOSE: Duration = Duration::from_secs(5);
 pub const NAME_BYTES_MAX: usize = 64;
 /// Reserve calls that one chunk may cause.
 pub const CHUNK_ASKS_MAX: u32 = 4;
+/// Lost answers that one chunk may meet, each with a lease of its own: a store that can't be read is no lossy line.
+pub const CHUNK_DOUBTS_MAX: u32 = 16;
 
 /// After a refusal, how long the same is not asked for again.
 pub const REFUSED_PAUSE: Duration = Duration::from_secs(1);

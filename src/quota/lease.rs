@@ -32,7 +32,7 @@ use super::store::{Charge, StoreError};
 use super::work::{AskError, Asked, Work, beat, run_ask};
 use super::{Account, Admission, Name, OpenError, Pause, Quota, Refusal, Settlement, Terms, pauses};
 use crate::ending::Ending;
-use crate::limits::{CHUNK_ASKS_MAX, REFUSED_PAUSE, SETTLE_WAIT, STORE_PATIENCE};
+use crate::limits::{CHUNK_ASKS_MAX, CHUNK_DOUBTS_MAX, REFUSED_PAUSE, SETTLE_WAIT, STORE_PATIENCE};
 use crate::units::Units;
 
 mod leave;
@@ -179,7 +179,7 @@ impl Lease {
     /// error is given and nothing counts as taken. Never drop this future half way: units would be taken unseen.
     pub async fn admit(&mut self, cost: Units) -> Result<Admission, StoreError> {
         let until = Instant::now() + self.quota.0.settings.hold;
-        let (mut pause, mut asks) = (Pause::new(), 0);
+        let (mut pause, mut asks, mut doubts) = (Pause::new(), 0, 0);
         debug_assert!(!self.granted, "a grant's fate is told before the next admit");
         loop {
             self.absorb_finished().await;
@@ -216,9 +216,11 @@ impl Lease {
                 }
                 Err(error) if error.charge() == Charge::Unknown => {
                     self.doubt(cost);
-                    if Instant::now() >= until {
+                    doubts += 1;
+                    if doubts > CHUNK_DOUBTS_MAX || Instant::now() >= until {
                         return Err(error);
                     }
+                    pause.wait().await;
                 }
                 Err(error) if pauses(&error) && Instant::now() < until => pause.wait().await,
                 Err(error) => return Err(error),

@@ -67,9 +67,9 @@ impl Quota {
                 }
                 Ok(Settled::Unknown) if place.tally > Units::ZERO && !rejoined => {
                     // A failover may have forgotten the attachment, not the lease: joined again, its audio is charged.
-                    rejoined = true;
                     match self.renew(deed, place).await {
-                        Ok(Reserved::In { .. }) => {}
+                        Ok(Reserved::In { .. }) => rejoined = true,
+                        Err(_) if Instant::now() < due => pause.wait().await,
                         Ok(_) | Err(_) => return self.note(deed, place, &Settled::Unknown),
                     }
                 }

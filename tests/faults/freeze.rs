@@ -170,12 +170,13 @@ async fn slow_neighbours_cost_only_latency() {
 
     let settles = house.metric("voxgate_settles_total", &[]).await;
     house.agrees(&crowd.went_on().await).await;
-    for (name, most) in [("voxgate_doubts_total", 0.0), ("voxgate_breaker_opened_total", 0.0)] {
-        assert_eq!(house.metric(name, &[]).await, most, "{name}");
-    }
-    // Each script is loaded at its first call, which says NOSCRIPT.
-    let errors = house.metric("voxgate_script_errors_total", &[]).await;
-    assert_eq!(errors, house.metric("voxgate_script_errors_total", &["kind=\"noscript\""]).await);
+    let seen = house.gateway.metrics().await;
+    let errors = seen.lines().filter(|line| line.starts_with("voxgate_script_errors_total{"));
+    // A script that was never loaded is loaded and called again: no fault.
+    let faults: Vec<_> = errors.filter(|line| !line.contains("kind=\"noscript\"")).collect();
+    assert!(faults.is_empty(), "{faults:?}");
+    assert_eq!(house.metric("voxgate_doubts_total", &[]).await, 0.0);
+    assert_eq!(house.metric("voxgate_breaker_opened_total", &[]).await, 0.0);
     // Each stream moves to its second envelope within 10 s of audio, and to its third at most.
     assert!(settles <= 40.0, "no settle storm: {settles}");
 }

@@ -41,18 +41,28 @@ impl House {
 
     /// On this store, reached at `url`.
     pub async fn behind(store: RedisServer, url: &str) -> Self {
+        Self::with(store, url, "").await
+    }
+
+    /// On this store, with envelopes so short that every second brings a reserve.
+    pub async fn hungry(store: RedisServer, url: &str) -> Self {
+        let more = "[quota]\nenvelope_first = \"1s\"\nenvelope_longest = \"1s\"\n";
+        Self::with(store, url, more).await
+    }
+
+    async fn with(store: RedisServer, url: &str, more: &str) -> Self {
         let worker = listener().await;
-        // Two entries: a worker's URL has room for 64 streams each time it is named.
+        // Each time that it is named a worker has room for 64 streams.
         let urls = vec![worker.url(); 4];
-        let gateway = Gateway::start(&Setup::on(url, &urls)).await;
+        let gateway = Gateway::start(&Setup::on(url, &urls).more(more)).await;
         gateway.account_with("a", CAP, json!({"share": 64})).await;
         let key = gateway.key("a", json!({"streams_max": 1000})).await;
         Self { store, worker, gateway, key }
     }
 
-    /// Opens a stream.
+    /// Opens a stream, of a store that is well.
     pub async fn open(&self) -> Client {
-        self.gateway.open(LINEAR16, &self.key).await.expect("accepted")
+        self.reopened().await.0
     }
 
     /// So many people who speak until they are asked to stop.
@@ -185,7 +195,8 @@ impl Crowd {
 
     /// Waits until everybody's stream has ended by itself.
     pub async fn ended(self) -> Vec<End> {
-        self.speakers.join_all().await
+        let ended = tokio::time::timeout(2 * PATIENCE, self.speakers.join_all()).await;
+        ended.unwrap_or_else(|_| panic!("streams that do not end in {:?}", 2 * PATIENCE))
     }
 
     /// As [`Crowd::stop`]; every stream went on to its orderly end, with all that was said and every ping answered.

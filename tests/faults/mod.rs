@@ -3,5 +3,10 @@
 
 mod busy;
 mod crowd;
+mod denied;
+mod evicted;
 mod freeze;
+mod gone;
 mod house;
+mod refusals;
+mod restart;

@@ -90,6 +90,11 @@ impl RedisServer {
         let _ = self.child.wait();
     }
 
+    /// Waits for an end that it was asked for.
+    pub fn await_end(&mut self) {
+        let _ = self.child.wait();
+    }
+
     /// Stops it in its tracks, until [`RedisServer::sigcont`].
     pub fn sigstop(&self) {
         signal::send("STOP", self.pid());

@@ -10,6 +10,9 @@ use voxgate::quota::audit::Mismatch;
 use voxgate::quota::export;
 use voxgate::quota::ledger::{Cursor, How, Totals};
 use voxgate::quota::rebuild::{RebuildError, Rebuilt};
+use voxgate::quota::store::Store;
+use voxgate::quota::store::embedded::{Clock, Embedded};
+use voxgate::quota::store::faults::{Faults, Rates};
 use voxgate::quota::store::redis::RedisStore;
 use voxgate::quota::{Account, OpenError, Refusal};
 use voxgate::units::Units;
@@ -236,6 +239,27 @@ async fn failover_shows_what_was_lost() {
     let books = books::read(&house.store, "vox:", &house.id).await;
     books.check_but(100_000, &[]).unwrap();
     assert_eq!((books.charged(), books.excess, books.drift()), (10_000, 1_000, 0));
+}
+
+/// A failover has forgotten who joined, and the store is hard to reach while that is found out: the audio is charged.
+#[tokio::test(start_paused = true)]
+async fn forgotten_joiner_is_charged_over_a_bad_line() {
+    for seed in 0..8 {
+        let (clock, faults) = (Arc::default(), Arc::new(Faults::new(seed, Rates::default())));
+        let store: Store = Embedded::new(Clock::Manual(Arc::clone(&clock))).unwrap().into();
+        let house = House::on(store.with_faults(faults.clone()), clock).await;
+        let first = house.stream("s", 1_000).await;
+        let replica = Backup::take(&house.store).await;
+        let joiner = house.stream("s", 3_000).await;
+        replica.restore(&house.store).await;
+        faults.set(Rates { before: 700, ..Rates::default() });
+        joiner.settle(Ending::ClientDone, "w1").await;
+        house.quota.drain(Duration::from_secs(60)).await;
+        faults.set(Rates::default());
+        assert!(first.settle(Ending::ClientDone, "w1").await.done);
+        let books = books::read(&house.store, "vox:", &house.id).await;
+        assert_eq!((books.charged(), books.leases.len()), (4_000, 0), "seed {seed}");
+    }
 }
 
 /// One stream alone that comes to more than its lease ever held is refused: the reaper charges what the store knows.
