@@ -23,8 +23,6 @@ pub(super) struct Call<'a> {
     pub sha: &'a str,
     pub key: &'a str,
     pub cost: &'a str,
-    /// Lines of RESP that an answer has.
-    pub answer_lines: usize,
 }
 
 impl Ceiling {
@@ -77,15 +75,14 @@ impl Ceiling {
         let mut connections = JoinSet::new();
         let start = std::time::Instant::now();
         for _ in 0..CONNECTIONS {
-            let (address, batch, lines) =
-                (address.clone(), batch.clone(), call.answer_lines * pipeline as usize);
+            let (address, batch) = (address.clone(), batch.clone());
             connections.spawn(async move {
                 let mut stream = BufReader::new(TcpStream::connect(&address).await?);
                 stream.get_ref().set_nodelay(true)?;
                 let mut line = String::new();
                 for _ in 0..batches {
                     stream.write_all(batch.as_bytes()).await?;
-                    for _ in 0..lines {
+                    for _ in 0..pipeline {
                         line.clear();
                         if stream.read_line(&mut line).await? == 0 || line.starts_with('-') {
                             return Err(std::io::Error::other(format!("the store says {line:?}")));

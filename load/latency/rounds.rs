@@ -77,8 +77,8 @@ impl Round {
             store.command(&["SCRIPT", "LOAD", &script.text]).await?;
         }
         store.command(&["SET", KEY, &Units::MAX.to_string(), "PX", "3600000"]).await?;
-        let ours = Call { sha: &script::ADMIT.sha, key: KEY, cost: COST, answer_lines: 4 };
-        let plain = Call { sha: &plain.sha, answer_lines: 1, ..ours };
+        let ours = Call { sha: &script::ADMIT.sha, key: KEY, cost: COST };
+        let plain = Call { sha: &plain.sha, ..ours };
         let (bench, path) = (bench(store, ceiling), path(store));
         let many = lot.calls.saturating_mul(4);
         let single = bench(ours, lot.calls, 1).await?;

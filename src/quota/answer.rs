@@ -355,9 +355,13 @@ impl Reserved {
 impl Admitted {
     /// Reads the script's reply. `bad cost` is a bug of ours and comes as `Odd`.
     pub fn read(reply: &Reply) -> Result<Self, StoreError> {
+        // The usual answer is a plain number: a list would cost the server a quarter of its time for the call.
+        if let Reply::Int(left) = reply {
+            let left = u64::try_from(*left).ok().and_then(Units::new);
+            return left.map(Self::Grant).ok_or_else(|| StoreError::Odd(format!("{reply:?}")));
+        }
         let mut words = Words::of(reply);
         match words.text()? {
-            "grant" => Ok(Self::Grant(words.units()?)),
             "refuse" => Ok(Self::Refuse(words.units()?)),
             "lapse" => Ok(Self::Lapse),
             "corrupt" => Ok(Self::Corrupt),

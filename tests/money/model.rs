@@ -340,7 +340,7 @@ impl Model {
             return answer!["refuse", *left];
         }
         *left -= paid;
-        answer!["grant", *left]
+        Reply::Int(*left)
     }
 
     pub fn settle(&mut self, ask: &Settle) -> Reply {

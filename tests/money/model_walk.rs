@@ -563,7 +563,7 @@ fn model_foretells_redis_answers() {
 #[test]
 fn model_notices_damaged_scripts() {
     let damages: [(&Script, &str, &str); 8] = [
-        (&script::ADMIT, "if have < paid", "if have + 1 < paid"),
+        (&script::ADMIT, "and have >= paid and", "and have + 1 >= paid and"),
         (&script::RESERVE, "session_cap - used - reserved", "session_cap - used"),
         (&script::RESERVE, "if open_leases >= 4", "if open_leases > 4"),
         (&script::RESERVE, "now >= number[5] * 1000", "now > number[5] * 1000"),

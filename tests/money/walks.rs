@@ -142,7 +142,7 @@ fn walks_keep_the_books_on_disk() {
 /// A long walk that goes wrong is told by the few steps that matter.
 #[test]
 fn counterexamples_are_shrunk() {
-    let text = script::ADMIT.text.replace("if have < paid", "if have + 5 < paid");
+    let text = script::ADMIT.text.replace("and have >= paid and", "and have + 5 >= paid and");
     let damaged = Script::new("admit", text);
     let wrong =
         |seed: &u64| walk_embedded(*seed, Some(&damaged), &steps(*seed, STEPS), &mut Vec::new()).is_err();
@@ -188,7 +188,7 @@ async fn walks_keep_the_books_on_redis() {
 #[test]
 fn damaged_scripts_are_caught() {
     let damages: [(&Script, &str, &str); 7] = [
-        (&script::ADMIT, "if have < paid", "if have + 5 < paid"),
+        (&script::ADMIT, "and have >= paid and", "and have + 5 >= paid and"),
         (
             &script::RESERVE,
             "math.max(floor, math.floor(math.min(free, key_room) / share)), room)",
