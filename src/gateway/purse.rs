@@ -89,7 +89,7 @@ impl<'a> Purse<'a> {
         // A link that nobody was given would keep the downlink waiting.
         self.give = None;
         let first = self.line.stop.ending().unwrap_or(ending);
-        self.settle(first).await
+        Box::pin(self.settle(first)).await
     }
 
     async fn settle(self, ending: Ending) -> Paid {
@@ -113,7 +113,7 @@ impl<'a> Purse<'a> {
         }
         match self.admit(cost, &batch).await? {
             Answer::Granted => self.deliver(batch, after, cost).await,
-            Answer::Refused { left, why } => self.pay_parts(batch, left, why).await,
+            Answer::Refused { left, why } => Box::pin(self.pay_parts(batch, left, why)).await,
         }
     }
 

@@ -56,7 +56,8 @@ pub(super) struct Door {
 /// Lives one stream from its reservation to its last Close frame.
 pub(super) async fn live(core: Arc<Core>, plan: Plan, door: Door) {
     let started = Instant::now();
-    let lease = match core.quota.open(plan.terms()).await {
+    // Boxed, as all that happens once: idle streams are many, and need not carry the room for it.
+    let lease = match Box::pin(core.quota.open(plan.terms())).await {
         Ok(lease) => lease,
         Err(error) => {
             let refusal = refusal(&error);
@@ -77,7 +78,7 @@ pub(super) async fn live(core: Arc<Core>, plan: Plan, door: Door) {
     let (ending, paid) = match upgraded.map(into_socket) {
         Some(socket) => line.carry(&mut socket.await, lease, &session, &created).await,
         None => {
-            lease.settle(Ending::ClientGone, "").await;
+            Box::pin(lease.settle(Ending::ClientGone, "")).await;
             (Ending::ClientGone, None)
         }
     };
@@ -142,7 +143,7 @@ impl Line {
         let Ok((paid, heard)) = AssertUnwindSafe(carried).catch_unwind().await else {
             self.core.meters.panics.increment(1);
             self.hold.close();
-            self.say_goodbye(socket, Ending::Panicked, false).await;
+            Box::pin(self.say_goodbye(socket, Ending::Panicked, false)).await;
             return (Ending::Panicked, None);
         };
         let ending = self.stop.ending().unwrap_or(Ending::Panicked);
@@ -160,7 +161,7 @@ impl Line {
                 worker_duration: heard,
             }));
         }
-        self.say_goodbye(socket, ending, paid.linked).await;
+        Box::pin(self.say_goodbye(socket, ending, paid.linked)).await;
         (ending, Some(paid))
     }
 

@@ -229,7 +229,8 @@ impl Store {
     async fn run_now(&self, script: &Script, keys: &[&str], args: &[&str]) -> Result<Reply, StoreError> {
         match &self.kind {
             Kind::Embedded(store) => store.run(script, keys, args),
-            Kind::Redis(store) => store.run(script, keys, args).await,
+            // Boxed: dialling and looking for the primary take room that every stream's task would carry for life.
+            Kind::Redis(store) => Box::pin(store.run(script, keys, args)).await,
         }
     }
 
@@ -238,7 +239,7 @@ impl Store {
         let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         match &self.kind {
             Kind::Embedded(store) => store.command(&words),
-            Kind::Redis(store) => store.command(&words).await,
+            Kind::Redis(store) => Box::pin(store.command(&words)).await,
         }
     }
 
@@ -249,7 +250,7 @@ impl Store {
     pub async fn shards(&self) -> Result<Vec<Shard>, StoreError> {
         match &self.kind {
             Kind::Embedded(_) => Ok(vec![Shard { name: "embedded".into(), slot: 0 }]),
-            Kind::Redis(store) => store.shards().await,
+            Kind::Redis(store) => Box::pin(store.shards()).await,
         }
     }
 
@@ -257,7 +258,7 @@ impl Store {
     pub async fn command_on(&self, shard: &Shard, words: &[&str]) -> Result<Reply, StoreError> {
         match &self.kind {
             Kind::Embedded(_) => self.command(words).await,
-            Kind::Redis(store) => store.command_on(shard, words).await,
+            Kind::Redis(store) => Box::pin(store.command_on(shard, words)).await,
         }
     }
 

@@ -145,7 +145,7 @@ impl RedisStore {
             let StoreError::Away(text) = &error else { return Err(error) };
             if let Some(script) = script.filter(|_| text.starts_with("NOSCRIPT")) {
                 note(script.name, &error);
-                node.load(script, seen).await?;
+                Box::pin(node.load(script, seen)).await?;
             } else if let Some(next) = self.redirected(text, &node) {
                 note(script.map_or("command", |script| script.name), &error);
                 asking = text.starts_with("ASK ");

@@ -59,7 +59,7 @@ impl Node {
         let answer = match self.epoch(lane).await {
             Ok(epoch) => match manner {
                 Manner { asking: false, replicas: 0 } => epoch.send(call).await,
-                Manner { asking, replicas } => send_with(&epoch, call, asking, replicas).await,
+                Manner { asking, replicas } => Box::pin(send_with(&epoch, call, asking, replicas)).await,
             },
             Err(error) => Err(error),
         };
@@ -207,7 +207,8 @@ impl Lane {
         {
             return Err(error);
         }
-        match Epoch::open(address, access).await {
+        // Boxed: a call that finds its connection open need not carry the room for dialling.
+        match Box::pin(Epoch::open(address, access)).await {
             Ok(epoch) => {
                 let epoch = Arc::new(epoch);
                 dial.opened();
