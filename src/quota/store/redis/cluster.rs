@@ -75,9 +75,16 @@ impl Map {
             ranges.push(Range { from: *from, to: *to, node: self.node(address, access) });
         }
         ranges.sort_by_key(|range| range.from);
-        self.ranges = ranges;
+        let before = std::mem::replace(&mut self.ranges, ranges);
         self.moved.clear();
-        self.nodes.retain(|address, _| said.iter().any(|(.., served)| served == address));
+        self.nodes.retain(|address, node| {
+            let serves = said.iter().any(|(.., served)| served == address);
+            // One that is being dialled must not be reached any more: frozen, it would take itself for a primary still.
+            if !serves && before.iter().any(|range| Arc::ptr_eq(&range.node, node)) {
+                node.retire();
+            }
+            serves
+        });
     }
 }
 
@@ -144,7 +151,8 @@ impl Cluster {
         if looked.is_some_and(|at| at.elapsed() < STORE_LOOK_PAUSE) {
             return;
         }
-        for some in self.informants().chunks(ASKED_AT_ONCE) {
+        let (well, doubtful) = self.informants();
+        for some in well.chunks(ASKED_AT_ONCE).chain(doubtful.chunks(ASKED_AT_ONCE)) {
             let asked = some.iter().map(|node| {
                 let told = timeout(STORE_LOOK, ask(node));
                 Box::pin(async { told.await.ok().flatten().ok_or(()) })
@@ -157,17 +165,16 @@ impl Cluster {
         *looked = Some(Instant::now());
     }
 
-    /// Whom to ask: nodes that work first, those under suspicion and the seeds last.
-    fn informants(&self) -> Vec<Arc<Node>> {
+    /// Whom to ask: nodes that work first; then the seeds, and nodes under suspicion, whose map may be old.
+    fn informants(&self) -> (Vec<Arc<Node>>, Vec<Arc<Node>>) {
         let map = self.lock();
         let mut nodes: Vec<Arc<Node>> = map.nodes.values().cloned().collect();
         fastrand::shuffle(&mut nodes);
-        nodes.sort_by_key(|node| node.is_suspect());
+        let (suspects, well): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| node.is_suspect());
         let news = self.seeds.iter().filter(|seed| !map.nodes.contains_key(*seed));
         // A seed may be a replica: it tells the slots all the same.
-        nodes
-            .extend(news.map(|seed| Arc::new(Node::new(seed.clone(), Arc::new(self.access.for_any_role())))));
-        nodes
+        let seed = |seed: &Address| Arc::new(Node::new(seed.clone(), Arc::new(self.access.for_any_role())));
+        (well, news.map(seed).chain(suspects).collect())
     }
 
     fn lock(&self) -> MutexGuard<'_, Map> {

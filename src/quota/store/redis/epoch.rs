@@ -94,7 +94,7 @@ impl Epoch {
             sorted => sorted,
         };
         for greeting in access.greetings() {
-            self.send(&greeting).await.map_err(said)?;
+            self.send(&greeting).await.map_err(|error| said(without_login(error)))?;
         }
         if access.any_role {
             return Ok(());
@@ -137,6 +137,9 @@ impl Epoch {
     }
 
     async fn answer<T>(&self, call: impl Future<Output = Result<T, RedisError>>) -> Result<T, StoreError> {
+        if !self.is_alive() {
+            return Err(StoreError::Away("the connection ended a moment ago".into()));
+        }
         let owed = Owed::new(&self.pulse);
         let answer = tokio::select! { biased;
             answer = call => answer,
@@ -159,6 +162,17 @@ impl Epoch {
                 }
             },
         }
+    }
+}
+
+/// An error of a greeting; a server that does not know `AUTH` repeats what it was told, password and all.
+fn without_login(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Odd(text) => {
+            let word = text.split([' ', '\r', '\n']).next().unwrap_or_default();
+            StoreError::Odd(format!("{word} to the login"))
+        }
+        other => other,
     }
 }
 

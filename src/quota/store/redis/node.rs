@@ -56,20 +56,25 @@ impl Node {
     /// Sends one command. Errors say whether it may have run.
     pub(super) async fn send(&self, call: &Cmd, manner: Manner) -> Result<Reply, StoreError> {
         let lane = if manner.replicas > 0 { &self.waits } else { &self.calls };
-        let answer = match self.epoch(lane).await {
-            Ok(epoch) => match manner {
-                Manner { asking: false, replicas: 0 } => epoch.send(call).await,
-                Manner { asking, replicas } => Box::pin(send_with(&epoch, call, asking, replicas)).await,
-            },
-            Err(error) => Err(error),
+        let (answer, epoch) = match self.epoch(lane).await {
+            Ok(epoch) => {
+                let answer = match manner {
+                    Manner { asking: false, replicas: 0 } => epoch.send(call).await,
+                    Manner { asking, replicas } => Box::pin(send_with(&epoch, call, asking, replicas)).await,
+                };
+                (answer, Some(epoch))
+            }
+            Err(error) => (Err(error), None),
         };
         let suspect = answer.as_ref().is_err_and(is_elsewhere);
         if suspect != self.suspect.load(Ordering::Relaxed) {
             self.suspect.store(suspect, Ordering::Relaxed);
         }
-        if matches!(&answer, Err(StoreError::Away(text)) if LEAVE.iter().any(|code| text.starts_with(code))) {
+        if let (Err(StoreError::Away(text)), Some(epoch)) = (&answer, &epoch)
+            && LEAVE.iter().any(|code| text.starts_with(code))
+        {
             // The connection leads to the wrong server, or to an address that another server has now.
-            lane.leave();
+            lane.leave(epoch);
         }
         answer
     }
@@ -77,17 +82,27 @@ impl Node {
     /// The lane's connection; none once the server is retired, not even one that was being dialled: a primary that was
     /// frozen and wakes up takes itself for the primary still, until somebody tells it.
     async fn epoch(&self, lane: &Lane) -> Result<Arc<Epoch>, StoreError> {
-        tokio::select! { biased;
-            () = self.retired.cancelled() => {
-                Err(StoreError::Away(format!("another server has taken the place of {}", self.address)))
-            }
-            epoch = lane.epoch(&self.address, &self.access) => epoch,
+        let replaced = || StoreError::Away(format!("another server has taken the place of {}", self.address));
+        let epoch = tokio::select! { biased;
+            () = self.retired.cancelled() => return Err(replaced()),
+            epoch = lane.epoch(&self.address, &self.access) => epoch?,
+        };
+        // Retired in the very instant in which the connection was there.
+        if self.retired.is_cancelled() {
+            lane.leave(&epoch);
+            return Err(replaced());
         }
+        Ok(epoch)
     }
 
     /// Whether this may no longer be the server to ask.
     pub(super) fn is_suspect(&self) -> bool {
         self.suspect.load(Ordering::Relaxed)
+    }
+
+    /// Takes no more calls: it serves nothing any more. What is pending goes on.
+    pub(super) fn retire(&self) {
+        self.retired.cancel();
     }
 
     /// Ends its connections, with what is pending: another server has taken its place.
@@ -151,11 +166,12 @@ async fn send_with(epoch: &Epoch, call: &Cmd, asking: bool, replicas: u32) -> Re
     if replicas == 0 {
         return Ok(reply);
     }
-    match replies.next().ok_or_else(lost)?? {
-        Reply::Int(have) if have >= i64::from(replicas) => Ok(reply),
-        Reply::Int(have) => Err(StoreError::Thin { have: u32::try_from(have).unwrap_or(0), want: replicas }),
-        Reply::Nil | Reply::Bulk(_) | Reply::Status(_) | Reply::List(_) => Err(lost()),
-    }
+    // The call itself has run, whatever `WAIT` says: a refused one is no replica.
+    let have = match replies.next() {
+        Some(Ok(Reply::Int(have))) => u32::try_from(have).unwrap_or(0),
+        Some(Ok(Reply::Nil | Reply::Bulk(_) | Reply::Status(_) | Reply::List(_)) | Err(_)) | None => 0,
+    };
+    if have >= replicas { Ok(reply) } else { Err(StoreError::Thin { have, want: replicas }) }
 }
 
 /// One connection at a time, dialled anew when it has ended, not too often.
@@ -185,10 +201,15 @@ impl Dial {
         self.last_error = Some(StoreError::Away("the connection was lost as soon as it was open".into()));
     }
 
-    fn failed(&mut self, error: &StoreError) {
+    /// Counts as failed until something else is told: its caller may give up half way.
+    fn begun(&mut self) {
         self.failures = self.failures.saturating_add(1);
+        self.failed(StoreError::Away("connecting was given up".into()));
+    }
+
+    fn failed(&mut self, error: StoreError) {
         self.not_before = Some(Instant::now() + backoff(self.failures));
-        self.last_error = Some(error.clone());
+        self.last_error = Some(error);
     }
 }
 
@@ -207,6 +228,7 @@ impl Lane {
         {
             return Err(error);
         }
+        dial.begun();
         // Boxed: a call that finds its connection open need not carry the room for dialling.
         match Box::pin(Epoch::open(address, access)).await {
             Ok(epoch) => {
@@ -218,7 +240,7 @@ impl Lane {
                 Ok(epoch)
             }
             Err(error) => {
-                dial.failed(&error);
+                dial.failed(error.clone());
                 metrics::gauge!("voxgate_store_up").set(0.0);
                 metrics::counter!("voxgate_store_connects_total", "outcome" => error.word()).increment(1);
                 Err(error)
@@ -234,9 +256,12 @@ impl Lane {
         current.clone()
     }
 
-    /// No more calls on the running connection; those that are pending stay so.
-    fn leave(&self) {
-        *self.lock() = None;
+    /// No more calls on this connection; those that are pending stay so.
+    fn leave(&self, epoch: &Arc<Epoch>) {
+        let mut current = self.lock();
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, epoch)) {
+            *current = None;
+        }
     }
 
     fn end(&self) {

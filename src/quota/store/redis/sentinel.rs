@@ -9,7 +9,7 @@
 //! | seen | done |
 //! |---|---|
 //! | a sentinel gives no answer within [`STORE_LOOK`] | the others decide |
-//! | sentinels disagree | most votes; the server's own `ROLE` has the last word |
+//! | sentinels disagree | a known primary is left only for one that more than half of all sentinels name: one that is cut off from the others may still believe in an old one; the server's own `ROLE` has the last word |
 //! | no sentinel knows the primary | `Away`; asked again with the next call, at most every [`STORE_LOOK_PAUSE`] |
 //! | the named server is no primary (yet) | its connection is refused, `Away` |
 
@@ -79,7 +79,7 @@ impl Sentinels {
         if looked.is_some_and(|at| at.elapsed() < STORE_LOOK_PAUSE) {
             return;
         }
-        let named = self.ask_all().await;
+        let named = elect(&self.ask_all().await, self.seeds.len(), self.address().as_ref());
         *looked = Some(Instant::now());
         let mut known = self.lock();
         known.looked = Some(Instant::now());
@@ -95,12 +95,14 @@ impl Sentinels {
         }
     }
 
-    /// The address that most sentinels name.
-    async fn ask_all(&self) -> Option<Address> {
+    fn address(&self) -> Option<Address> {
+        self.lock().node.as_ref().map(|node| node.address.clone())
+    }
+
+    /// The addresses that sentinels name.
+    async fn ask_all(&self) -> Vec<Address> {
         let answers = join_all(self.seeds.iter().map(|seed| timeout(STORE_LOOK, self.ask(seed)))).await;
-        let named: Vec<Address> = answers.into_iter().filter_map(|answer| answer.ok().flatten()).collect();
-        let votes = |address: &Address| named.iter().filter(|other| *other == address).count();
-        named.iter().max_by_key(|address| votes(address)).cloned()
+        answers.into_iter().filter_map(|answer| answer.ok().flatten()).collect()
     }
 
     async fn ask(&self, seed: &Address) -> Option<Address> {
@@ -125,5 +127,45 @@ impl Sentinels {
 
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whom to take for the primary: with none known yet, whoever has most votes; else another one only by a majority of
+/// all `sentinels`, so that neither a tie nor a few that are cut off bring an old primary back.
+fn elect(named: &[Address], sentinels: usize, known: Option<&Address>) -> Option<Address> {
+    let votes = |address: &Address| named.iter().filter(|other| *other == address).count();
+    let first = named.iter().max_by_key(|address| votes(address))?;
+    let enough = known.is_none_or(|known| known == first || 2 * votes(first) > sentinels);
+    enough.then(|| first.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Address, elect};
+
+    fn address(port: u16) -> Address {
+        Address { host: "h".into(), port }
+    }
+
+    fn elected(ports: &[u16], known: Option<u16>) -> Option<u16> {
+        let named: Vec<Address> = ports.iter().copied().map(address).collect();
+        elect(&named, 3, known.map(address).as_ref()).map(|address| address.port)
+    }
+
+    #[test]
+    fn a_known_primary_is_left_by_majority() {
+        for (ports, known, expected) in [
+            (&[][..], None, None),
+            (&[1], None, Some(1)),
+            (&[1, 2, 2], None, Some(2)),
+            (&[1, 1, 1], Some(1), Some(1)),
+            (&[2], Some(1), None),
+            (&[2, 3], Some(1), None),
+            (&[2, 2], Some(1), Some(2)),
+            (&[2, 2, 1], Some(1), Some(2)),
+            (&[], Some(1), None),
+        ] {
+            assert_eq!(elected(ports, known), expected, "{ports:?}, known {known:?}");
+        }
     }
 }
