@@ -111,7 +111,7 @@ impl Readiness {
         let scripts = notes.scripts.as_ref().map_or(NOT_PROBED.into(), noted);
         let parts = [
             ("gateway", gateway),
-            ("store", store),
+            (STORE, store),
             ("scripts", scripts),
             ("role", noted(&notes.role())),
             ("eviction", noted(&notes.eviction)),
@@ -128,11 +128,15 @@ impl Readiness {
         let number = |ready: bool| if ready { 1.0 } else { 0.0 };
         for part in self.parts() {
             metrics::gauge!("voxgate_part_ready", "part" => part.name).set(number(part.ready));
+            if part.name == STORE {
+                metrics::gauge!("voxgate_store_up").set(number(part.ready));
+            }
         }
         metrics::gauge!("voxgate_ready").set(number(self.is_ready()));
     }
 }
 
+const STORE: &str = "store";
 const NOT_PROBED: &str = "not probed yet";
 
 impl std::fmt::Debug for Readiness {
@@ -236,7 +240,7 @@ fn tell(what: &str, before: &Option<String>, now: &Option<String>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Readiness, Shard, Vitals};
+    use super::{Metrics, Readiness, Shard, Vitals};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -267,6 +271,23 @@ mod tests {
         readiness.note_scripts(None);
         readiness.drain();
         assert_eq!(red(&readiness), ["gateway: draining"]);
+    }
+
+    #[test]
+    fn store_is_up_while_its_probe_is_good() {
+        let (recorder, metrics) = Metrics::local();
+        metrics::with_local_recorder(&recorder, || {
+            let readiness = Readiness::new(|| 0);
+            let up = || metrics.render().lines().any(|line| line == "voxgate_store_up 1");
+            readiness.note_scripts(None);
+            assert!(!up(), "not probed yet");
+            readiness.note_probe(None);
+            assert!(up(), "whatever else is not ready");
+            readiness.note_probe(Some("late on a:1".to_owned()));
+            assert!(!up());
+            readiness.note_probe(None);
+            assert!(up());
+        });
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub(super) async fn grant(core: &Core, request: Request<Incoming>, request_id: &
 
 async fn granted(core: &Core, request: Request<Incoming>) -> Result<String, Refusal> {
     let (credential, _) = Credential::from_headers(request.headers())?;
-    let mut gate = core.quota.gate();
-    let holder = core.auth.holder(&mut gate, &credential).await?;
+    // A gate of its own, gone before the body is waited for: that is the client's time, not the store's.
+    let holder = core.auth.holder(&mut core.quota.gate(), &credential).await?;
     if holder.grant.is_some() {
         return Err(Refusal::forbidden("A token can't ask for tokens; use the API key."));
     }

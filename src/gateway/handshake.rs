@@ -30,7 +30,7 @@ pub(super) async fn listen(
     // Taken before the gateway is asked whether it is open, so that a drain waits for this handshake.
     let _token = core.streams.token();
     let upgrade = hyper::upgrade::on(&mut request);
-    let mut gate = core.quota.gate();
+    let mut gate = core.quota.stream_gate();
     let (plan, protocol) = match plan(core, &mut gate, &request, request_id).await {
         Ok(planned) => planned,
         Err(refusal) => return answer::refused(&refusal, request_id),

@@ -8,16 +8,19 @@
 //! |---|---|---|
 //! | closed | pass, and wait at most [`STORE_PATIENCE`] | [`BREAKER_FAILURES`] calls of one kind in a row without a usable answer, over [`BREAKER_AFTER`] at least; or calls pending and no answer to any for [`BREAKER_SLOW`] |
 //! | open | refused at once | a good answer to what had failed; a good probe, if the probe had failed too → closed; a good probe that never failed → half-open |
-//! | half-open | one at a time, as a trial | the trial's good answer → closed; a failed probe → open |
+//! | half-open | one at a time, as a trial; tokens, balances and look-ups pass | the trial's good answer → closed; a failed probe → open |
 //!
-//! The probe is [`Quota::probe`], every [`BREAKER_PROBE`] while not closed. It may miss what failed (it reserves
-//! nothing): then only the verb that failed can close the breaker, hence the trial.
+//! The probe is [`Quota::probe_any`], every [`BREAKER_PROBE`] while not closed, and before that from the first sign on: a
+//! plain command without a usable answer, or half of [`BREAKER_SLOW`] without any. So where nobody streams an outage is known
+//! within a second of readiness' failed probe, and one silent primary is not taken for the whole cluster. It may miss what failed
+//! (it reserves nothing): then only the verb that failed can close the breaker, hence the trial.
 //!
 //! # What counts
 //! *Without a usable answer*: busy, not serving, refusing writes, denying access, lost, late, or answered after more than
 //! [`BREAKER_SLOW`]. A corrupt value says nothing about the store, nor does a slot that is moving. One break of a connection fails many calls in one
 //! instant and does not open the breaker; nor does a cluster's one dead shard while the others answer: its streams are
-//! refused after [`STORE_PATIENCE`] each.
+//! refused after [`STORE_PATIENCE`] each. What a store consists of is often known from memory, so only failing to learn it
+//! counts.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,9 +44,10 @@ pub(super) enum Lane {
     Admit,
     /// `reserve`: every new stream.
     Reserve,
-    /// Plain commands: credentials, accounts, the probe's key. Some only read, so a good answer tells little.
+    /// Plain commands (credentials, accounts) and the probe of `admit`, as one. Some only read, so a good answer tells
+    /// little.
     Command,
-    /// Other scripts: they count as pending calls, no more.
+    /// Other scripts, and each call of a probe: they count as pending calls, no more.
     Other,
 }
 
@@ -119,13 +123,26 @@ impl Breaker {
 
     /// Opens when calls are pending and nothing comes back. To be called often.
     fn look(&self) {
-        let quiet = self.now().saturating_sub(self.moved.load(Ordering::Relaxed));
-        if self.owed.load(Ordering::Relaxed) > 0 && quiet > ms(BREAKER_SLOW) {
+        if self.silent_for(BREAKER_SLOW) {
             self.open(None, "pending");
         }
     }
 
-    fn heard(&self, lane: Lane, took: Duration, error: Option<&StoreError>) {
+    /// Whether the store should be probed: it gives no usable answer, or seems to.
+    fn suspects(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+            || self.command.count.load(Ordering::Relaxed) > 0
+            || self.silent_for(BREAKER_SLOW / 2)
+    }
+
+    /// Whether calls are pending and nothing came back for longer than `time`.
+    fn silent_for(&self, time: Duration) -> bool {
+        let quiet = self.now().saturating_sub(self.moved.load(Ordering::Relaxed));
+        self.owed.load(Ordering::Relaxed) > 0 && quiet > ms(time)
+    }
+
+    /// An answer of the store, or that there was none.
+    pub(super) fn heard(&self, lane: Lane, took: Duration, error: Option<&StoreError>) {
         self.moved.store(self.now(), Ordering::Relaxed);
         let fault = match error {
             None | Some(StoreError::Corrupt(_) | StoreError::Odd(_)) => {
@@ -153,7 +170,7 @@ impl Breaker {
         }
     }
 
-    /// How a probe went while not closed.
+    /// How a probe went.
     fn probed(&self, good: bool) {
         if good {
             self.close_if(|outage| {
@@ -197,16 +214,17 @@ impl Breaker {
         metrics::gauge!("voxgate_breaker_open").set(if broken { 1.0 } else { 0.0 });
     }
 
-    /// Whether new work may go on, and whether it does so as the trial.
-    fn enter(&self) -> Result<bool, Unasked> {
+    /// Whether new work may go on, and how; only what `opens` a stream tells by its reserve whether all is well again.
+    fn enter(&self, opens: bool) -> Result<Way, Unasked> {
         if !self.broken.load(Ordering::Relaxed) {
-            return Ok(false);
+            return Ok(Way::Clear);
         }
         match self.outage().as_mut() {
-            None => Ok(false),
+            None => Ok(Way::Clear),
+            Some(outage) if outage.half && !opens => Ok(Way::Aside),
             Some(outage) if outage.half && !outage.trial => {
                 outage.trial = true;
-                Ok(true)
+                Ok(Way::Trial)
             }
             Some(_) => Err(Unasked::Shut),
         }
@@ -243,6 +261,17 @@ impl Streak {
             self.count.store(0, Ordering::Relaxed);
         }
     }
+}
+
+/// How new work goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Until the breaker opens.
+    Clear,
+    /// Half-open, as the trial.
+    Trial,
+    /// Half-open, beside the trial: it opens no stream.
+    Aside,
 }
 
 /// One call that was sent. Dropped without [`Pending::done`], it tells nothing: its caller went away.
@@ -282,6 +311,7 @@ pub enum Unasked {
 pub struct Gate {
     quota: Quota,
     until: Instant,
+    opens: bool,
     trial: bool,
 }
 
@@ -298,13 +328,12 @@ impl Gate {
     /// [`Unasked::Shut`].
     pub async fn pass<F: Future>(&mut self, work: F) -> Result<F::Output, Unasked> {
         let breaker = &self.quota.0.breaker;
-        if !self.trial {
-            self.trial = breaker.enter()?;
-        }
+        let way = if self.trial { Way::Trial } else { breaker.enter(self.opens)? };
+        self.trial = way == Way::Trial;
         let mut shut = breaker.shut.subscribe();
         let opened = async {
-            // A trial has been let through an open breaker; the sender lives as long as this borrow.
-            let _ = shut.wait_for(|shut| *shut && !self.trial).await;
+            // Others have been let through a breaker that is not closed; the sender lives as long as this borrow.
+            let _ = shut.wait_for(|shut| *shut && way == Way::Clear).await;
         };
         tokio::select! { biased;
             done = work => Ok(done),
@@ -337,9 +366,16 @@ impl Drop for Gate {
 }
 
 impl Quota {
-    /// The gate that one handshake, or one request for a token or a balance, goes through.
+    /// The gate that one request for a token or a balance goes through.
     pub fn gate(&self) -> Gate {
-        Gate { quota: self.clone(), until: Instant::now() + STORE_PATIENCE, trial: false }
+        Gate { quota: self.clone(), until: Instant::now() + STORE_PATIENCE, opens: false, trial: false }
+    }
+
+    /// The gate that one handshake goes through; it may be the trial.
+    pub fn stream_gate(&self) -> Gate {
+        let mut gate = self.gate();
+        gate.opens = true;
+        gate
     }
 
     /// Watches for calls that nothing comes back to, and probes a store that gave no usable answer, until `stop`.
@@ -348,129 +384,28 @@ impl Quota {
     }
 
     async fn mend_for_ever(&self) {
-        let breaker = &self.0.breaker;
+        // Side by side: a probe that hangs must not hide that nothing comes back.
+        tokio::join!(self.look_for_ever(), self.try_for_ever());
+    }
+
+    async fn look_for_ever(&self) {
+        loop {
+            tokio::time::sleep(BREAKER_PROBE).await;
+            self.0.breaker.look();
+        }
+    }
+
+    async fn try_for_ever(&self) {
         loop {
             // Jitter, so that many gateways do not meet at a store that comes back.
             tokio::time::sleep(BREAKER_PROBE.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
-            breaker.look();
-            if breaker.broken.load(Ordering::Relaxed) {
-                let start = Instant::now();
-                let answer = self.probe().await;
-                breaker.probed(answer.is_ok() && start.elapsed() <= BREAKER_SLOW);
+            if self.0.breaker.suspects() {
+                let answer = tokio::time::timeout(BREAKER_SLOW, self.probe_any()).await;
+                self.0.breaker.probed(matches!(answer, Ok(Ok(_))));
             }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::quota::Settings;
-    use crate::quota::store::Store;
-
-    fn quota() -> Quota {
-        Quota::new(Store::open("embedded").unwrap(), Settings::default())
-    }
-
-    fn fail(quota: &Quota, lane: Lane) {
-        quota.0.breaker.begin(lane).done::<()>(&Err(StoreError::Busy));
-    }
-
-    fn work(quota: &Quota, lane: Lane) {
-        quota.0.breaker.begin(lane).done(&Ok(()));
-    }
-
-    async fn fail_for_a_while(quota: &Quota, lane: Lane) {
-        for _ in 0..BREAKER_FAILURES {
-            fail(quota, lane);
-            tokio::time::advance(BREAKER_AFTER / (BREAKER_FAILURES - 1)).await;
-        }
-    }
-
-    async fn passes(gate: &mut Gate) -> bool {
-        gate.pass(std::future::ready(())).await.is_ok()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn one_lost_connection_opens_nothing() {
-        let quota = quota();
-        for _ in 0..100 {
-            fail(&quota, Lane::Admit);
-        }
-        work(&quota, Lane::Admit);
-        tokio::time::advance(BREAKER_AFTER).await;
-        fail(&quota, Lane::Admit);
-        assert!(passes(&mut quota.gate()).await);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn moving_slot_opens_nothing() {
-        let quota = quota();
-        for _ in 0..=BREAKER_FAILURES {
-            let moving = StoreError::from_text("TRYAGAIN Multiple keys request during rehashing of slot");
-            quota.0.breaker.begin(Lane::Reserve).done::<()>(&Err(moving));
-            tokio::time::advance(BREAKER_AFTER).await;
-        }
-        assert!(passes(&mut quota.gate()).await);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn failing_verb_opens_and_closes() {
-        let quota = quota();
-        fail_for_a_while(&quota, Lane::Reserve).await;
-        assert_eq!(quota.gate().pass(std::future::pending::<()>()).await, Err(Unasked::Shut));
-        work(&quota, Lane::Admit);
-        work(&quota, Lane::Command);
-        assert!(!passes(&mut quota.gate()).await, "admits work, reserves need not");
-        work(&quota, Lane::Reserve);
-        assert!(passes(&mut quota.gate()).await);
-    }
-
-    /// The probe reserves nothing: where it always was well, one new stream at a time tries.
-    #[tokio::test(start_paused = true)]
-    async fn blind_probe_lets_one_trial_through() {
-        let quota = quota();
-        fail_for_a_while(&quota, Lane::Reserve).await;
-        quota.0.breaker.probed(true);
-        let (mut trial, mut other) = (quota.gate(), quota.gate());
-        assert!(passes(&mut trial).await && !passes(&mut other).await && passes(&mut trial).await);
-        drop(trial);
-        assert!(passes(&mut other).await, "the next trial");
-        quota.0.breaker.probed(false);
-        assert!(!passes(&mut quota.gate()).await, "open again");
-        quota.0.breaker.probed(true);
-        assert!(passes(&mut quota.gate()).await, "a probe that failed and works again is enough");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn silence_opens_and_wakes_who_waits() {
-        let quota = quota();
-        let breaker = &quota.0.breaker;
-        let pending = breaker.begin(Lane::Other);
-        tokio::time::advance(BREAKER_SLOW / 2).await;
-        breaker.look();
-        let mut gate = quota.gate();
-        let watch = async {
-            assert!(!breaker.broken.load(Ordering::Relaxed), "too early");
-            tokio::time::sleep(BREAKER_SLOW / 2 + Duration::from_millis(2)).await;
-            breaker.look();
-        };
-        let (answer, ()) = tokio::join!(gate.pass(std::future::pending::<()>()), watch);
-        assert_eq!(answer, Err(Unasked::Shut));
-        assert!(gate.until > Instant::now(), "woken, not timed out");
-        assert!(breaker.broken.load(Ordering::Relaxed));
-        pending.done(&Ok(()));
-        assert!(breaker.broken.load(Ordering::Relaxed), "that answer was late");
-        work(&quota, Lane::Reserve);
-        assert!(!breaker.broken.load(Ordering::Relaxed));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn new_work_waits_one_patience() {
-        let quota = quota();
-        let (start, mut gate) = (Instant::now(), quota.gate());
-        assert!(gate.pass(tokio::time::sleep(STORE_PATIENCE / 2)).await.is_ok());
-        assert!(gate.pass(std::future::pending::<()>()).await.is_err());
-        assert_eq!(start.elapsed().as_millis(), STORE_PATIENCE.as_millis());
-    }
-}
+mod tests;

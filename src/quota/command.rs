@@ -13,9 +13,9 @@ impl Quota {
         self.patiently(|| self.0.store.command(words)).await
     }
 
-    /// The primaries of the store, see [`Store::shards`].
+    /// The primaries of the store, see [`Store::shards`](super::store::Store::shards).
     pub async fn shards(&self) -> Result<Vec<Shard>, StoreError> {
-        self.patiently(|| self.0.store.shards()).await
+        self.repeated(|| self.shards_now()).await
     }
 
     /// Runs one command that names no key on one primary.
@@ -23,18 +23,30 @@ impl Quota {
         self.patiently(|| self.0.store.command_on(shard, words)).await
     }
 
-    /// Tries again, for at most [`Settings::hold`], what certainly never ran.
+    /// Tries again, for at most [`Settings::hold`](super::Settings::hold), what certainly never ran. Moves the breaker.
     pub(super) async fn patiently<T, F>(&self, mut call: impl FnMut() -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        self.repeated(|| {
+            let (pending, call) = (self.0.breaker.begin(Lane::Command), call());
+            async move {
+                let answer = call.await;
+                pending.done(&answer);
+                answer
+            }
+        })
+        .await
+    }
+
+    async fn repeated<T, F>(&self, mut call: impl FnMut() -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
         let mut pause = Pause::new();
         let until = Instant::now() + self.0.settings.hold;
         loop {
-            let pending = self.0.breaker.begin(Lane::Command);
-            let answer = call().await;
-            pending.done(&answer);
-            match answer {
+            match call().await {
                 Err(error) if pauses(&error) && Instant::now() < until => pause.wait().await,
                 answer => return answer,
             }

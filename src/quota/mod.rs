@@ -274,9 +274,6 @@ struct Inner {
 impl Quota {
     /// A money room over a store. Does no I/O.
     pub fn new(store: Store, settings: Settings) -> Self {
-        if store.word() == "embedded" {
-            metrics::gauge!("voxgate_store_up").set(1.0);
-        }
         let id = uuid::Uuid::new_v4().simple().to_string().split_off(20);
         Self(Arc::new(Inner {
             keys: Keys::new(&settings.prefix),

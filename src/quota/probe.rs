@@ -20,6 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::Instant;
 
 use super::answer::{Admitted, Bill, Books, Entry, Raised, Reaped, Reserved, Settled, Words};
@@ -61,34 +62,70 @@ pub(super) struct Places(Mutex<HashMap<u16, Name>>);
 impl Quota {
     /// The primaries of the store, asked for once: unlike [`Quota::shards`] it does not wait for better days.
     pub async fn shards_now(&self) -> Result<Vec<Shard>, StoreError> {
-        self.0.store.shards().await
+        let pending = self.0.breaker.begin(Lane::Command);
+        let answer = self.0.store.shards().await;
+        // Often known from memory, so that a good answer tells the breaker nothing.
+        if answer.is_err() {
+            pending.done(&answer);
+        }
+        answer
     }
 
-    /// Runs `admit` at its largest allowed input on every primary at once; gives the longest complete call.
-    /// Cheap: a breaker may ask several times a second.
+    /// Runs `admit` at its largest allowed input on every primary at once; gives the first grant. The others are given up:
+    /// this asks whether there is a store, not whether all of it is well. Cheap: the breaker asks several times a second.
+    pub(super) async fn probe_any(&self) -> Result<Duration, StoreError> {
+        let shards = self.shards_now().await?;
+        let mut probes: FuturesUnordered<_> = shards.iter().map(|shard| self.probe_on(shard)).collect();
+        let mut last = Err(StoreError::Away("no primary is known".into()));
+        while let Some(answer) = probes.next().await {
+            last = answer;
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
+    }
+
+    /// The same, until every primary has answered or one has failed; gives the longest complete call.
     pub async fn probe(&self) -> Result<Duration, StoreError> {
         let shards = self.shards_now().await?;
         let all = try_join_all(shards.iter().map(|shard| self.probe_on(shard))).await?;
         Ok(all.into_iter().max().unwrap_or_default())
     }
 
-    /// The same on one primary.
+    /// The same on one primary. Moves the breaker as one plain command does: where nobody streams, probes are all that it
+    /// hears.
     pub async fn probe_on(&self, shard: &Shard) -> Result<Duration, StoreError> {
+        let answer = self.admit_on(shard).await;
+        let took = answer.as_ref().copied().unwrap_or_default();
+        self.0.breaker.heard(Lane::Command, took, answer.as_ref().err());
+        answer
+    }
+
+    async fn admit_on(&self, shard: &Shard) -> Result<Duration, StoreError> {
         let account = self.probe_account(shard)?;
         // A number of its own: two probes at once must not draw on one key.
         let n = Units::MAX.get().saturating_sub(self.mint());
         let key = self.spell().of_probes().quota(&account, &sid('q'), n);
         let (most, keep) = (Units::MAX.to_string(), ms(PROBE_KEEP).to_string());
         let store = &self.0.store;
-        command(self, &["SET", &key, &most, "PX", &keep]).await?;
+        self.noted(store.command(&["SET", &key, &most, "PX", &keep])).await?;
         let start = Instant::now();
-        let reply = store.run(&script::ADMIT, &[&key], &[&most]).await?;
+        let reply = self.noted(store.run(&script::ADMIT, &[&key], &[&most])).await?;
         let admitted = Admitted::read(&reply)?;
         let took = start.elapsed();
         metrics::histogram!("voxgate_probe_seconds", "script" => script::ADMIT.name).record(took);
         foretold(&admitted, &Admitted::Grant(Units::ZERO))?;
-        command(self, &["DEL", &key]).await?;
+        self.noted(store.command(&["DEL", &key])).await?;
         Ok(took)
+    }
+
+    /// Waits for a call's answer, and lets the breaker know that it does.
+    async fn noted<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        let pending = self.0.breaker.begin(Lane::Other);
+        let answer = call.await;
+        pending.done(&answer);
+        answer
     }
 
     /// Lets every script do its full work at its largest allowed input on one primary, and checks each answer.
@@ -148,15 +185,6 @@ pub(super) fn account_in(wanted: u16, id: &str) -> Option<Name> {
         (bits, ones) = (bits ^ turn.0, ones ^ turn.1);
     }
     Name::parse(&name(ones))
-}
-
-/// Without pauses and repetitions, other than [`Quota::command`]. Moves the breaker as any plain command does: where
-/// nobody streams, probes are all that it hears.
-async fn command(quota: &Quota, words: &[&str]) -> Result<Reply, StoreError> {
-    let pending = quota.0.breaker.begin(Lane::Command);
-    let answer = quota.0.store.command(words).await;
-    pending.done(&answer);
-    answer
 }
 
 fn foretold<T: PartialEq + std::fmt::Debug>(answer: &T, expected: &T) -> Result<(), StoreError> {

@@ -12,6 +12,9 @@
 //! | no answer, `BUSY` | the next look makes up for it: servers count on |
 //! | a count that is smaller than before | the server was started anew: counted from 0 |
 //!
+//! A primary that is none any more is forgotten, and its gauges go to 0; what was counted of it stays to be read until the
+//! gateway is started anew.
+//!
 //! Of a slow call only its time and which of our scripts it was are kept: its arguments may hold names.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -168,7 +171,9 @@ impl Watch {
         if quota.store_word() == "embedded" {
             return found;
         }
-        for shard in quota.shards_now().await.unwrap_or_default() {
+        let Ok(shards) = quota.shards_now().await else { return found };
+        self.keep(&shards);
+        for shard in shards {
             let look = async { (quota.vitals(&shard).await, quota.slow_scripts(&shard).await) };
             let Ok((vitals, slow)) = tokio::time::timeout(STALL, look).await else { continue };
             if let Some(vitals) = self.heard("INFO", vitals) {
@@ -180,6 +185,17 @@ impl Watch {
             }
         }
         found
+    }
+
+    /// Forgets primaries that are none any more. Their last figures would stand for ever, and alerts on them with it.
+    fn keep(&mut self, shards: &[Shard]) {
+        self.seen.retain(|name, _| {
+            let stays = shards.iter().any(|shard| shard.name == *name);
+            for gauge in GAUGES.into_iter().filter(|_| !stays) {
+                metrics::gauge!(gauge, "shard" => name.clone()).set(0.0);
+            }
+            stays
+        });
     }
 
     /// What was answered; a missing permission is told once.
@@ -251,6 +267,15 @@ impl Watch {
     }
 }
 
+/// Every gauge that speaks of one primary.
+const GAUGES: [&str; 5] = [
+    "voxgate_probe_slowest_seconds",
+    "voxgate_store_script_mean_seconds",
+    "voxgate_store_scripts_cached",
+    "voxgate_store_memory_bytes",
+    "voxgate_store_memory_max_bytes",
+];
+
 /// How much a count has grown; a smaller one was begun anew.
 const fn grown(now: u64, before: u64) -> u64 {
     if now >= before { now - before } else { now }
@@ -317,6 +342,32 @@ mod tests {
         let vitals = Vitals::read(INFO);
         assert!(vitals.may_evict() && vitals.is_replica());
         assert!(!Vitals::default().may_evict() && !Vitals::default().is_replica());
+    }
+
+    #[test]
+    fn departed_primaries_are_forgotten() {
+        let (recorder, metrics) = crate::telemetry::Metrics::local();
+        metrics::with_local_recorder(&recorder, || {
+            let shard = |name: &str| Shard { name: name.to_owned(), slot: 0 };
+            let (old, new) = (shard("a:1"), shard("b:2"));
+            let mut watch = Watch::default();
+            watch.note_vitals(&old, &Vitals::read(INFO));
+            watch.note_vitals(&new, &Vitals::read(INFO));
+            watch.keep(std::slice::from_ref(&new));
+            assert_eq!(watch.seen.keys().collect::<Vec<_>>(), ["b:2"]);
+            let page = metrics.render();
+            for line in ["{shard=\"a:1\"} 0", "{shard=\"b:2\"} 1000"] {
+                let line = format!("voxgate_store_memory_bytes{line}");
+                assert!(page.lines().any(|found| found == line), "{line} in {page}");
+            }
+        });
+    }
+
+    #[test]
+    fn every_gauge_of_a_primary_is_known() {
+        let with_shard = crate::telemetry::METRICS.iter().filter(|metric| metric.labels == ["shard"]);
+        let gauges = with_shard.filter(|metric| metric.kind == crate::telemetry::Kind::Gauge);
+        assert_eq!(gauges.map(|metric| metric.name).collect::<Vec<_>>(), GAUGES);
     }
 
     #[test]

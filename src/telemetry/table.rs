@@ -118,7 +118,7 @@ pub const METRICS: &[Metric] = &[
     gauge("voxgate_leases_oldest_seconds", &[], "How long the most silent of those leases was not renewed")
         .in_seconds(),
     gauge("voxgate_leases_quarantined", &[], "Leases that a corrupt key keeps from being closed"),
-    gauge("voxgate_store_up", &[], "1 while the store answers script calls"),
+    gauge("voxgate_store_up", &[], "1 while the last probe of `admit` was good on every primary"),
     count(
         "voxgate_store_connects_total",
         &["outcome"],

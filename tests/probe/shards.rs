@@ -99,3 +99,26 @@ async fn sick_primary_is_named() {
     until_reason(&gateway, "store", "ok").await;
     until_reason(&gateway, "eviction", &format!("volatile-ttl on 127.0.0.1:{}", servers[2].port)).await;
 }
+
+/// A primary that is frozen keeps its answers back, and nobody streams: the others still say that there is a store.
+#[tokio::test(flavor = "multi_thread")]
+async fn frozen_primary_refuses_nobody_else() {
+    let servers = trio(&store_binaries()[0]);
+    let worker = ScriptedWorker::start(Script::default()).await;
+    let gateway = Gateway::start(&Setup::on(&url(&servers), &[worker.url()])).await;
+    until("ready", async || gateway.status("/readyz").await == 200).await;
+    servers[1].sigstop();
+    let opened = async || gateway.metric("voxgate_breaker_opened_total", &[]).await;
+    until("down", async || gateway.metric("voxgate_store_up", &[]).await == 0.0).await;
+    assert_eq!(opened().await, 0.0, "while its answers are waited for");
+    until_reason(&gateway, "store", &format!("unreachable on 127.0.0.1:{}", servers[1].port)).await;
+    assert_eq!(opened().await, 0.0, "when it has been given up");
+    for server in &servers {
+        server.sigstop();
+    }
+    until("open", async || gateway.metric("voxgate_breaker_open", &[]).await == 1.0).await;
+    for server in &servers {
+        server.sigcont();
+    }
+    until("closed", async || gateway.metric("voxgate_breaker_open", &[]).await == 0.0).await;
+}

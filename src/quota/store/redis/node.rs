@@ -235,13 +235,11 @@ impl Lane {
                 let epoch = Arc::new(epoch);
                 dial.opened();
                 *self.lock() = Some(Arc::clone(&epoch));
-                metrics::gauge!("voxgate_store_up").set(1.0);
                 metrics::counter!("voxgate_store_connects_total", "outcome" => "open").increment(1);
                 Ok(epoch)
             }
             Err(error) => {
                 dial.failed(error.clone());
-                metrics::gauge!("voxgate_store_up").set(0.0);
                 metrics::counter!("voxgate_store_connects_total", "outcome" => error.word()).increment(1);
                 Err(error)
             }
