@@ -191,9 +191,10 @@ pub const CLIENT_CLOSE: Duration = Duration::from_secs(5);
 
 /// Longest account, session or key name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Reserve calls that one chunk may cause.
+/// Envelopes too small for one chunk before it is refused: each has the stream ask for another one.
 pub const CHUNK_ASKS_MAX: u32 = 4;
 /// Lost answers that one chunk may meet, each with a lease of its own: a store that can't be read is no lossy line.
+/// Beside the asks of [`CHUNK_ASKS_MAX`]: one chunk asks for as many leases as both together allow, and for one more.
 pub const CHUNK_DOUBTS_MAX: u32 = 16;
 
 /// After a refusal, how long the same is not asked for again.

@@ -13,6 +13,14 @@ impl Quota {
         self.patiently(|| self.0.store.command(words)).await
     }
 
+    /// As [`Quota::command`], tried once: where others wait behind it.
+    pub(super) async fn command_once(&self, words: &[&str]) -> Result<Reply, StoreError> {
+        let pending = self.0.breaker.begin(Lane::Command);
+        let answer = self.0.store.command(words).await;
+        pending.done(&answer);
+        answer
+    }
+
     /// The primaries of the store, see [`Store::shards`](super::store::Store::shards).
     pub async fn shards(&self) -> Result<Vec<Shard>, StoreError> {
         self.repeated(|| self.shards_now()).await

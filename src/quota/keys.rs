@@ -121,6 +121,13 @@ impl Keys {
         self.active(digest.first().copied().unwrap_or(0))
     }
 
+    /// The same, and two more far from it, for when that one can't be reached.
+    pub fn active_places(&self, account: &Name) -> [String; 3] {
+        let digest = Sha256::digest(account.as_str().as_bytes());
+        let own = digest.first().copied().unwrap_or(0) % ACTIVE_SHARDS;
+        [0, ACTIVE_SHARDS / 3, 2 * ACTIVE_SHARDS / 3].map(|far| self.active(own + far))
+    }
+
     /// Matches every budget and ledger of an account; for listing only.
     pub fn periods_pattern(&self, account: &Name) -> String {
         format!("{}[bl][ue]dge[tr]:{{{account}}}:*", self.prefix)

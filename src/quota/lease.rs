@@ -192,8 +192,7 @@ impl Lease {
                     Step::Refused(why) => return Ok(Admission::Refuse { left: Units::ZERO, why }),
                 }
             };
-            let answer = tokio::time::timeout_at(until, self.quota.admit(&self.deed, place.n, cost)).await;
-            match answer.unwrap_or_else(|_| Err(self.quota.overdue())) {
+            match self.quota.admit(&self.deed, place.n, cost, until).await {
                 Ok(Admitted::Grant(left)) => {
                     self.grant(left);
                     self.quota.0.meters.admitted.increment(cost.get());

@@ -387,13 +387,18 @@ impl Quota {
         let took = pending.done(&answer);
         self.0.meters.script(script).record(took);
         if let Err(error) = &answer {
-            metrics::counter!("voxgate_script_errors_total", "script" => script.name, "kind" => error.word())
-                .increment(1);
-            if error.charge() == Charge::Unknown {
-                metrics::counter!("voxgate_doubts_total", "script" => script.name).increment(1);
-            }
+            self.failed(script, error);
         }
         answer
+    }
+
+    /// Counts a call that got no answer.
+    fn failed(&self, script: &Script, error: &StoreError) {
+        metrics::counter!("voxgate_script_errors_total", "script" => script.name, "kind" => error.word())
+            .increment(1);
+        if error.charge() == Charge::Unknown {
+            metrics::counter!("voxgate_doubts_total", "script" => script.name).increment(1);
+        }
     }
 
     fn reserve_call(&self, deed: &ask::Deed, ask: &ask::Ask) -> ([String; 7], Reserve) {

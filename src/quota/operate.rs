@@ -335,6 +335,8 @@ impl Quota {
         let mut pause = Pause::new();
         loop {
             match self.call(script, keys, args).await {
+                // These scripts repeat their answer.
+                Err(error @ StoreError::Thin { .. }) if Instant::now() < until => pause.after(&error).await,
                 Err(error) if pauses(&error) && Instant::now() < until => pause.wait().await,
                 answer => return answer,
             }

@@ -20,6 +20,14 @@ impl Pause {
         Self(Self::FIRST)
     }
 
+    /// As [`Pause::wait`]; longer when replicas are missing, since waiting for them holds up who waits behind.
+    pub(super) async fn after(&mut self, error: &StoreError) {
+        if matches!(error, StoreError::Thin { .. }) {
+            self.0 = Self::MOST;
+        }
+        self.wait().await;
+    }
+
     pub(super) async fn wait(&mut self) {
         tokio::time::sleep(self.0 / 2 + self.0.mul_f64(fastrand::f64() / 2.0)).await;
         self.0 = (self.0 * 2).min(Self::MOST);

@@ -8,7 +8,7 @@
 //! # Failures
 //! | seen | done |
 //! |---|---|
-//! | the store gives no answer | the round ends; the next one starts after [`REAP_EVERY`] |
+//! | the store, or one primary of several, gives no answer | the round goes on with what others have, and counts as failed; the next one starts after a heartbeat |
 //! | the store was away | one heartbeat of grace first: living streams renew before anything is reaped |
 //! | the store's clock jumped ahead | the same grace: everybody looks dead for a moment |
 //! | an account whose keys are damaged | counted, logged, passed over; the round goes on |
@@ -87,27 +87,35 @@ impl Quota {
 
     /// One round over every active account.
     pub async fn reap_round(&self) -> Result<Round, StoreError> {
-        let (mut round, mut seen) = (Round::default(), HashSet::new());
+        let (mut round, mut seen, mut failed) = (Round::default(), HashSet::new(), None);
         for shard in 0..ACTIVE_SHARDS {
             let key = self.spell().active(shard);
-            for name in self.members(&["ZRANGE", &key, "0", "-1"]).await? {
-                if let Some(account) = Name::parse(&name) {
+            let names = match self.command_once(&["ZRANGE", &key, "0", "-1"]).await.and_then(|all| list(&all))
+            {
+                Ok(names) => names,
+                Err(error) => {
+                    failed = Some(error);
+                    continue;
+                }
+            };
+            for account in names.iter().filter_map(|name| Name::parse(name)) {
+                if seen.insert(account.clone()) {
                     round.accounts += 1;
-                    self.reap_or_pass(&account, &mut round).await?;
-                    seen.insert(account);
+                    failed = self.reap_or_pass(&account, &mut round).await.err().or(failed);
                 }
             }
             let oldest = (self.now_ms() - i64::try_from(ms(ACTIVE_KEEP)).unwrap_or(0)).to_string();
-            self.command(&["ZREMRANGEBYSCORE", &key, "-inf", &oldest]).await?;
+            let swept = self.command_once(&["ZREMRANGEBYSCORE", &key, "-inf", &oldest]).await;
+            failed = swept.err().or(failed);
         }
         // A failover may have forgotten accounts that this gateway served lately.
         for account in self.0.active.known().into_iter().filter(|account| !seen.contains(account)) {
             round.accounts += 1;
             self.0.active.forget(&account);
-            self.remember(&account).await?;
-            self.reap_or_pass(&account, &mut round).await?;
+            failed = self.remember(&account).await.err().or(failed);
+            failed = self.reap_or_pass(&account, &mut round).await.err().or(failed);
         }
-        Ok(round)
+        failed.map_or(Ok(round), Err)
     }
 
     /// Reaps one account; a damaged one is told about and passed over, so that it does not hold up the others.
@@ -126,7 +134,8 @@ impl Quota {
         // The store's own clock, not our idea of it: a wrong guess would only cost calls, but why make them.
         let (leases, batch) = (self.spell().leases(account), REAP_BATCH.to_string());
         let now = self.store_now().await?.to_string();
-        let due = self.members(&["ZRANGEBYSCORE", &leases, "-inf", &now, "LIMIT", "0", &batch]).await?;
+        let due = ["ZRANGEBYSCORE", &leases, "-inf", &now, "LIMIT", "0", &batch];
+        let due = self.command_once(&due).await.and_then(|all| list(&all))?;
         for member in due.iter().filter_map(|text| Member::parse(text)) {
             match self.reap(account, &member, false).await? {
                 Reaped::Closed { .. } => round.closed += 1,
@@ -153,7 +162,12 @@ impl Quota {
             (member.n.to_string(), TOMBSTONE_MS.to_string(), ms(self.0.settings.retention).to_string());
         let force = if force { "1" } else { "0" };
         let args = [&member.sid, &n, &member.period, &member.granted, force, &keep, &retention, META_REAPED];
-        let reaped = Reaped::read(&self.call(&script::REAP, &keys, &args).await?)?;
+        let reply = match self.call(&script::REAP, &keys, &args).await {
+            // It is closed; a failover may forget that, and then it is closed once more.
+            Err(StoreError::Thin { reply, .. }) => *reply,
+            answer => answer?,
+        };
+        let reaped = Reaped::read(&reply)?;
         self.note_reaped(account, member, &reaped);
         Ok(reaped)
     }
@@ -189,12 +203,7 @@ impl Quota {
     }
 
     pub(super) async fn members(&self, words: &[&str]) -> Result<Vec<String>, StoreError> {
-        match self.command(words).await? {
-            Reply::List(all) => Ok(all.iter().filter_map(accounts::text).collect()),
-            Reply::Nil | Reply::Int(_) | Reply::Bulk(_) | Reply::Status(_) => {
-                Err(StoreError::Odd("no list".into()))
-            }
-        }
+        list(&self.command(words).await?)
     }
 
     /// The store's clock, unix milliseconds.
@@ -213,6 +222,16 @@ impl Quota {
     pub(super) async fn store_seconds(&self) -> Result<i64, StoreError> {
         let ms = self.store_now().await?;
         i64::try_from(ms / 1000).map_err(|_| StoreError::Odd("TIME".into()))
+    }
+}
+
+/// The texts of a list.
+fn list(reply: &Reply) -> Result<Vec<String>, StoreError> {
+    match reply {
+        Reply::List(all) => Ok(all.iter().filter_map(accounts::text).collect()),
+        Reply::Nil | Reply::Int(_) | Reply::Bulk(_) | Reply::Status(_) => {
+            Err(StoreError::Odd("no list".into()))
+        }
     }
 }
 

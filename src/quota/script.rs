@@ -12,8 +12,15 @@ const CLOSE: &str = include_str!("../../lua/close.lua");
 
 fn load(name: &'static str, text: &str) -> Script {
     let text = text.replace("--include amounts.lua", AMOUNTS).replace("--include close.lua", CLOSE);
-    Script::new(name, text)
+    Script { waits: WAITING.contains(&name), ..Script::new(name, text) }
 }
+
+/// What moves money between budgets and leases.
+const WAITING: [&str; 4] = ["reserve", "settle", "reap", "topup"];
+
+/// `reserve` as a heartbeat repeats it: it moves no units, so no replica is waited for.
+pub static RENEW: LazyLock<Script> =
+    LazyLock::new(|| Script { waits: false, ..load("reserve", include_str!("../../lua/reserve.lua")) });
 
 macro_rules! scripts {
     ($($(#[$doc:meta])* $name:ident = $file:literal;)*) => {

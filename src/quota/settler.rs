@@ -84,7 +84,7 @@ impl Quota {
                     metrics::counter!("voxgate_settles_total", "answer" => "left_to_reaper").increment(1);
                     return;
                 }
-                Err(_) => pause.wait().await,
+                Err(error) => pause.after(&error).await,
             }
         }
     }
@@ -217,15 +217,24 @@ impl Quota {
         Ok(super::accounts::text(&flag).is_none_or(|flag| flag == "1"))
     }
 
-    /// Enters an account among the active ones, so that a reaper finds what a crash would leave.
+    /// Enters an account among the active ones, so that a reaper finds what a crash would leave. Where its own place can't
+    /// be had, as on a dead primary, another one does: reapers read them all.
     pub(super) async fn remember(&self, account: &super::Name) -> Result<(), StoreError> {
         if !self.0.active.due(account) {
             return Ok(());
         }
         let now = self.now_ms().to_string();
-        self.command(&["ZADD", &self.spell().active_of(account), "GT", &now, account.as_str()]).await?;
-        self.0.active.done(account);
-        Ok(())
+        let mut failed = None;
+        for key in self.spell().active_places(account) {
+            match self.command_once(&["ZADD", &key, "GT", &now, account.as_str()]).await {
+                Ok(_) => {
+                    self.0.active.done(account);
+                    return Ok(());
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(failed.unwrap_or_else(|| StoreError::Odd("no place among the active ones".into())))
     }
 }
 

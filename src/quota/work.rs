@@ -4,12 +4,14 @@
 //! runs low. It is repeated until the store has answered; see `ask.rs` for its states. A heartbeat is tried once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::answer::{Admitted, Reserved};
 use super::ask::{Ask, Deed, Next, Place, Size};
-use super::store::{Charge, StoreError};
+use super::breaker::Lane;
+use super::store::{Charge, Script, StoreError};
 use super::{Pause, Quota, Refusal, pauses, script};
 use crate::ending::Ending;
 use crate::units::Units;
@@ -86,12 +88,13 @@ pub(super) async fn run_ask(quota: Quota, deed: Arc<Deed>, mut ask: Ask, until: 
                 }
             }
             Err(error) => {
-                in_doubt |= error.charge() == Charge::Unknown;
+                // A script that is denied a command half way has done what stands before it.
+                in_doubt |= error.charge() == Charge::Unknown || matches!(error, StoreError::Denied(_));
                 if Instant::now() >= until || !(pauses(&error) || error.charge() == Charge::Unknown) {
                     strays.extend(in_doubt.then_some((ask.n, ask.attachment, ask.window.id.clone())));
                     break Err(AskError::Store(error));
                 }
-                pause.wait().await;
+                pause.after(&error).await;
             }
         }
     };
@@ -101,15 +104,6 @@ pub(super) async fn run_ask(quota: Quota, deed: Arc<Deed>, mut ask: Ask, until: 
 /// One heartbeat: is the key still good, and where is the session?
 pub(super) async fn beat(quota: &Quota, deed: &Deed, places: &[Place]) -> Work {
     let (mut moved, mut over, mut free, mut cap) = (None, None, None, None);
-    // A failover may have forgotten the entry by which a reaper would find what this gateway leaves behind.
-    if let Err(error) = quota.remember(deed.account()).await {
-        tracing::debug!(%error, "heartbeat could not enter its account among the active ones");
-    }
-    match quota.key_revoked(deed).await {
-        Ok(true) => over = Some(Ending::Revoked),
-        Ok(false) => {}
-        Err(error) => tracing::debug!(%error, "heartbeat could not read its key"),
-    }
     if places.is_empty() {
         quota.keep_stream(deed).await;
     }
@@ -129,22 +123,56 @@ pub(super) async fn beat(quota: &Quota, deed: &Deed, places: &[Place]) -> Work {
             Err(error) => tracing::debug!(%error, "heartbeat got no answer"),
         }
     }
+    // These keys may lie on another primary, whose death is no matter of this stream: no refill waits for it long.
+    match tokio::time::timeout(ELSEWHERE, look_elsewhere(quota, deed)).await {
+        Ok(true) => over = Some(Ending::Revoked),
+        Ok(false) => {}
+        Err(_) => tracing::debug!("heartbeat could not look at its key in time"),
+    }
     Work::Beat { moved, over, free, cap }
 }
 
+/// What a heartbeat does beside its leases: enters the account among the active ones, and reads whether its key is
+/// revoked.
+async fn look_elsewhere(quota: &Quota, deed: &Deed) -> bool {
+    let revoked = quota.key_revoked(deed).await.unwrap_or_else(|error| {
+        tracing::debug!(%error, "heartbeat could not read its key");
+        false
+    });
+    // A failover may have forgotten the entry by which a reaper would find what this gateway leaves behind.
+    if let Err(error) = quota.remember(deed.account()).await {
+        tracing::debug!(%error, "heartbeat could not enter its account among the active ones");
+    }
+    revoked
+}
+
+/// How long a heartbeat waits for keys that may lie on another primary than its leases.
+const ELSEWHERE: Duration = Duration::from_secs(1);
+
 impl Quota {
-    pub(super) async fn admit(&self, deed: &Deed, n: u64, cost: Units) -> Result<Admitted, StoreError> {
+    /// One admission, given up at `until`.
+    pub(super) async fn admit(
+        &self,
+        deed: &Deed,
+        n: u64,
+        cost: Units,
+        until: Instant,
+    ) -> Result<Admitted, StoreError> {
         let (key, cost) = (self.quota_key(deed, n), cost.to_string());
-        let start = Instant::now();
-        let reply = self.call(&script::ADMIT, &[&key], &[&cost]).await;
+        let (start, keys, args) = (Instant::now(), [key.as_str()], [cost.as_str()]);
+        let reply = tokio::time::timeout_at(until, self.call(&script::ADMIT, &keys, &args)).await;
+        let reply = reply.unwrap_or_else(|_| Err(self.overdue(start.elapsed())));
         self.0.meters.admit.record(start.elapsed());
         Admitted::read(&reply?)
     }
 
-    /// An admit that was given up without an answer: it may have run.
-    pub(super) fn overdue(&self) -> StoreError {
-        metrics::counter!("voxgate_doubts_total", "script" => script::ADMIT.name).increment(1);
-        StoreError::Late(self.0.settings.hold)
+    /// An admit that was given up without an answer: it may have run. Counted as any call is that got none.
+    fn overdue(&self, waited: Duration) -> StoreError {
+        let late = StoreError::Late(self.0.settings.hold);
+        self.0.breaker.begin(Lane::Admit).done::<()>(&Err(late.clone()));
+        self.0.meters.script(&script::ADMIT).record(waited);
+        self.failed(&script::ADMIT, &late);
+        late
     }
 
     pub(super) fn quota_key(&self, deed: &Deed, n: u64) -> String {
@@ -152,10 +180,14 @@ impl Quota {
     }
 
     async fn reserve(&self, deed: &Deed, ask: &Ask) -> Result<Reserved, StoreError> {
+        self.reserve_by(&script::RESERVE, deed, ask).await
+    }
+
+    async fn reserve_by(&self, script: &Script, deed: &Deed, ask: &Ask) -> Result<Reserved, StoreError> {
         let (keys, call) = self.reserve_call(deed, ask);
         let (keys, args) = (keys.each_ref().map(String::as_str), call.args());
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let reserved = Reserved::read(&self.call(&script::RESERVE, &keys, &args).await?)?;
+        let reserved = Reserved::read(&self.call(script, &keys, &args).await?)?;
         metrics::counter!("voxgate_reserves_total", "answer" => reserved.word()).increment(1);
         if let Some(now_ms) = reserved.now_ms() {
             self.heard(now_ms);
@@ -172,6 +204,26 @@ impl Quota {
         // The lease's own period, whatever has changed since; over, so that nothing is ever created.
         ask.window.id.clone_from(&place.period);
         ask.window.end = ask.window.start;
-        self.reserve(deed, &ask).await
+        self.reserve_by(&script::RENEW, deed, &ask).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{BREAKER_AFTER, BREAKER_FAILURES};
+    use crate::quota::Settings;
+    use crate::quota::store::Store;
+
+    /// A store that answers no admit at all must not look well to new streams.
+    #[tokio::test(start_paused = true)]
+    async fn overdue_admits_open_the_breaker() {
+        let quota = Quota::new(Store::open("embedded").unwrap(), Settings::default());
+        for _ in 0..BREAKER_FAILURES {
+            assert!(quota.gate().pass(std::future::ready(())).await.is_ok());
+            assert_eq!(quota.overdue(Duration::ZERO).word(), "late");
+            tokio::time::advance(BREAKER_AFTER / (BREAKER_FAILURES - 1)).await;
+        }
+        assert!(quota.gate().pass(std::future::ready(())).await.is_err());
     }
 }

@@ -48,13 +48,16 @@ pub struct Script {
     pub text: String,
     /// Lower-case hex SHA-1 of `text`.
     pub sha: String,
+    /// Whether replicas are waited for, where that is asked for: it moves money between budgets and leases, so that
+    /// losing it in a failover loses more than a chunk.
+    pub waits: bool,
 }
 
 impl Script {
     /// A script by its text.
     pub fn new(name: &'static str, text: String) -> Self {
         let sha = hex::encode(Sha1::digest(text.as_bytes()));
-        Self { name, text, sha }
+        Self { name, text, sha, waits: false }
     }
 }
 
@@ -99,6 +102,8 @@ pub enum StoreError {
         have: u32,
         /// Replicas that should.
         want: u32,
+        /// What it answered.
+        reply: Box<Reply>,
     },
     /// The connection broke with the call in flight. Charge: unknown.
     #[error("connection to the store was lost: {0}")]

@@ -89,6 +89,9 @@ impl Epoch {
         let said = |error| match error {
             // Nothing of ours ran on a connection that never was.
             StoreError::Lost(why) => StoreError::Away(format!("{address} hung up: {why}; {guess}")),
+            StoreError::Away(ended) if ended == ENDED => {
+                StoreError::Away(format!("{address} hung up; {guess}"))
+            }
             StoreError::Late(within) => StoreError::Away(format!("{address} said nothing within {within:?}")),
             StoreError::Odd(text) => StoreError::Away(format!("{address} said: {text:.200}")),
             sorted => sorted,
@@ -138,7 +141,7 @@ impl Epoch {
 
     async fn answer<T>(&self, call: impl Future<Output = Result<T, RedisError>>) -> Result<T, StoreError> {
         if !self.is_alive() {
-            return Err(StoreError::Away("the connection ended a moment ago".into()));
+            return Err(StoreError::Away(ENDED.into()));
         }
         let owed = Owed::new(&self.pulse);
         let answer = tokio::select! { biased;
@@ -194,6 +197,9 @@ async fn drive(connection: impl Future<Output = ()>, pulse: Arc<Pulse>, end: Can
     }
     pulse.dead.cancel();
 }
+
+/// Of a call that was not sent any more.
+const ENDED: &str = "the connection ended a moment ago";
 
 /// What tells whether a connection is alive.
 struct Pulse {

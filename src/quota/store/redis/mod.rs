@@ -93,7 +93,7 @@ impl RedisStore {
         let mut call = ::redis::cmd("EVALSHA");
         call.arg(&script.sha).arg(keys.len()).arg(keys).arg(args);
         let slot = keys.first().map(|key| slot(key.as_bytes()));
-        let replicas = if WAITING.contains(&script.name) { self.0.replicas } else { 0 };
+        let replicas = if script.waits { self.0.replicas } else { 0 };
         self.call(slot, &call, Some(script), replicas).await
     }
 
@@ -185,8 +185,6 @@ fn command(words: &[&[u8]]) -> Cmd {
     call
 }
 
-/// Scripts that move money between budgets and leases, so that losing one in a failover loses more than a chunk.
-const WAITING: [&str; 4] = ["reserve", "settle", "reap", "topup"];
 /// Commands whose second word is no key. All others of ours have their key there.
 const KEYLESS: [&str; 8] = ["TIME", "INFO", "PING", "SCAN", "SLOWLOG", "SCRIPT", "CONFIG", "CLUSTER"];
 /// How often one call may be turned away to load its script or to another server. A slot on its way costs three: `ASK`,

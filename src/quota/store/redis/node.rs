@@ -171,7 +171,10 @@ async fn send_with(epoch: &Epoch, call: &Cmd, asking: bool, replicas: u32) -> Re
         Some(Ok(Reply::Int(have))) => u32::try_from(have).unwrap_or(0),
         Some(Ok(Reply::Nil | Reply::Bulk(_) | Reply::Status(_) | Reply::List(_)) | Err(_)) | None => 0,
     };
-    if have >= replicas { Ok(reply) } else { Err(StoreError::Thin { have, want: replicas }) }
+    if have >= replicas {
+        return Ok(reply);
+    }
+    Err(StoreError::Thin { have, want: replicas, reply: Box::new(reply) })
 }
 
 /// One connection at a time, dialled anew when it has ended, not too often.
