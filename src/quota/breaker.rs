@@ -18,8 +18,8 @@
 //! # What counts
 //! *Without a usable answer*: busy, not serving, refusing writes, denying access, lost, late, or answered after more than
 //! [`BREAKER_SLOW`]. A corrupt value says nothing about the store, nor does a slot that is moving. One break of a connection fails many calls in one
-//! instant and does not open the breaker; nor does a cluster's one dead shard while the others answer: its streams are
-//! refused after [`STORE_PATIENCE`] each. What a store consists of is often known from memory, so only failing to learn it
+//! instant and does not open the breaker; nor does a cluster's one dead shard while the others answer in between: its
+//! streams are refused after [`STORE_PATIENCE`] each. What a store consists of is often known from memory, so only failing to learn it
 //! counts.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
