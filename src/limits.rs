@@ -30,7 +30,8 @@ pub const STORE_LOOK: Duration = Duration::from_millis(500);
 pub const STORE_LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// How often sentinels are asked while all is well.
 pub const STORE_LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long replicas are waited for; a connection that waits answers nobody else meanwhile.
+/// How long replicas are waited for; a connection that waits answers nobody else meanwhile. So reserves and settles of one
+/// gateway go one after the other to a primary, a round trip to the replica each, and 10 a second while none answers.
 pub const STORE_WAIT: Duration = Duration::from_millis(100);
 const _: () = assert!(STORE_WAIT.as_millis() * 10 < STALL.as_millis());
 const _: () = assert!(STORE_CONNECT.as_millis() < STALL.as_millis());
@@ -225,6 +226,10 @@ pub const META_BYTES_MAX: usize = 256;
 pub const ACCOUNT_PAIRS_MAX: usize = 16;
 /// How often an account is entered among the active ones at least, while it has streams.
 pub const ACTIVE_REFRESH: Duration = Duration::from_secs(60);
+/// How long one place among the active ones is waited for before the next one is tried: three together stay below
+/// [`STORE_PATIENCE`].
+pub const ACTIVE_WAIT: Duration = Duration::from_millis(250);
+const _: () = assert!(3 * ACTIVE_WAIT.as_millis() < STORE_PATIENCE.as_millis());
 /// How long an account stays among the active ones without a stream.
 pub const ACTIVE_KEEP: Duration = Duration::from_secs(2 * 24 * 3600);
 const _: () = assert!(ACTIVE_REFRESH.as_secs() + DEADLINE.as_secs() < ACTIVE_KEEP.as_secs());

@@ -15,6 +15,7 @@ pub(super) struct Pause(Duration);
 impl Pause {
     const FIRST: Duration = Duration::from_millis(5);
     const MOST: Duration = Duration::from_millis(250);
+    const THIN_MOST: Duration = Duration::from_secs(2);
 
     pub(super) const fn new() -> Self {
         Self(Self::FIRST)
@@ -22,14 +23,19 @@ impl Pause {
 
     /// As [`Pause::wait`]; longer when replicas are missing, since waiting for them holds up who waits behind.
     pub(super) async fn after(&mut self, error: &StoreError) {
-        if matches!(error, StoreError::Thin { .. }) {
-            self.0 = Self::MOST;
-        }
-        self.wait().await;
+        let thin = matches!(error, StoreError::Thin { .. });
+        let most = if thin { Self::THIN_MOST } else { Self::MOST };
+        self.0 = if thin { self.0.max(Self::MOST) } else { self.0 };
+        self.sleep().await;
+        self.0 = (self.0 * 2).min(most);
     }
 
     pub(super) async fn wait(&mut self) {
-        tokio::time::sleep(self.0 / 2 + self.0.mul_f64(fastrand::f64() / 2.0)).await;
+        self.sleep().await;
         self.0 = (self.0 * 2).min(Self::MOST);
+    }
+
+    async fn sleep(&self) {
+        tokio::time::sleep(self.0 / 2 + self.0.mul_f64(fastrand::f64() / 2.0)).await;
     }
 }

@@ -111,8 +111,7 @@ impl Quota {
         // A failover may have forgotten accounts that this gateway served lately.
         for account in self.0.active.known().into_iter().filter(|account| !seen.contains(account)) {
             round.accounts += 1;
-            self.0.active.forget(&account);
-            failed = self.remember(&account).await.err().or(failed);
+            failed = self.enter(&account).await.err().or(failed);
             failed = self.reap_or_pass(&account, &mut round).await.err().or(failed);
         }
         failed.map_or(Ok(round), Err)
@@ -253,10 +252,6 @@ impl Active {
         let entered = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let fresh = entered.iter().filter(|(_, at)| at.elapsed() < crate::limits::ACTIVE_REFRESH);
         fresh.map(|(account, _)| account.clone()).collect()
-    }
-
-    fn forget(&self, account: &Name) {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(account);
     }
 
     /// The account has been entered. Old entries go when there are many.

@@ -22,6 +22,7 @@ use super::store::StoreError;
 use super::work::Work;
 use super::{Pause, Quota, TOMBSTONE_MS, ms};
 use crate::ending::Ending;
+use crate::limits::ACTIVE_WAIT;
 use crate::units::Units;
 
 impl Quota {
@@ -220,18 +221,22 @@ impl Quota {
     /// Enters an account among the active ones, so that a reaper finds what a crash would leave. Where its own place can't
     /// be had, as on a dead primary, another one does: reapers read them all.
     pub(super) async fn remember(&self, account: &super::Name) -> Result<(), StoreError> {
-        if !self.0.active.due(account) {
-            return Ok(());
-        }
+        if self.0.active.due(account) { self.enter(account).await } else { Ok(()) }
+    }
+
+    /// The same, whether it was done lately or not.
+    pub(super) async fn enter(&self, account: &super::Name) -> Result<(), StoreError> {
         let now = self.now_ms().to_string();
         let mut failed = None;
         for key in self.spell().active_places(account) {
-            match self.command_once(&["ZADD", &key, "GT", &now, account.as_str()]).await {
-                Ok(_) => {
+            let zadd = ["ZADD", &key, "GT", &now, account.as_str()];
+            match tokio::time::timeout(ACTIVE_WAIT, self.command_once(&zadd)).await {
+                Ok(Ok(_)) => {
                     self.0.active.done(account);
                     return Ok(());
                 }
-                Err(error) => failed = Some(error),
+                Ok(Err(error)) => failed = Some(error),
+                Err(_) => failed = Some(StoreError::Late(ACTIVE_WAIT)),
             }
         }
         Err(failed.unwrap_or_else(|| StoreError::Odd("no place among the active ones".into())))

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::answer::{Admitted, Reserved};
 use super::ask::{Ask, Deed, Next, Place, Size};
 use super::breaker::Lane;
-use super::store::{Charge, Script, StoreError};
+use super::store::{Charge, Script, StoreError, code};
 use super::{Pause, Quota, Refusal, pauses, script};
 use crate::ending::Ending;
 use crate::units::Units;
@@ -89,7 +89,7 @@ pub(super) async fn run_ask(quota: Quota, deed: Arc<Deed>, mut ask: Ask, until: 
             }
             Err(error) => {
                 // A script that is denied a command half way has done what stands before it.
-                in_doubt |= error.charge() == Charge::Unknown || matches!(error, StoreError::Denied(_));
+                in_doubt |= error.charge() == Charge::Unknown || code::stopped_half_way(&error);
                 if Instant::now() >= until || !(pauses(&error) || error.charge() == Charge::Unknown) {
                     strays.extend(in_doubt.then_some((ask.n, ask.attachment, ask.window.id.clone())));
                     break Err(AskError::Store(error));
@@ -124,26 +124,19 @@ pub(super) async fn beat(quota: &Quota, deed: &Deed, places: &[Place]) -> Work {
         }
     }
     // These keys may lie on another primary, whose death is no matter of this stream: no refill waits for it long.
-    match tokio::time::timeout(ELSEWHERE, look_elsewhere(quota, deed)).await {
-        Ok(true) => over = Some(Ending::Revoked),
-        Ok(false) => {}
-        Err(_) => tracing::debug!("heartbeat could not look at its key in time"),
-    }
-    Work::Beat { moved, over, free, cap }
-}
-
-/// What a heartbeat does beside its leases: enters the account among the active ones, and reads whether its key is
-/// revoked.
-async fn look_elsewhere(quota: &Quota, deed: &Deed) -> bool {
-    let revoked = quota.key_revoked(deed).await.unwrap_or_else(|error| {
-        tracing::debug!(%error, "heartbeat could not read its key");
-        false
-    });
+    let revoked = tokio::time::timeout(ELSEWHERE, quota.key_revoked(deed));
     // A failover may have forgotten the entry by which a reaper would find what this gateway leaves behind.
-    if let Err(error) = quota.remember(deed.account()).await {
+    let (revoked, entered) = tokio::join!(revoked, quota.remember(deed.account()));
+    match revoked {
+        Ok(Ok(true)) => over = Some(Ending::Revoked),
+        Ok(Ok(false)) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "heartbeat could not read its key"),
+        Err(_) => tracing::debug!("heartbeat could not read its key in time"),
+    }
+    if let Err(error) = entered {
         tracing::debug!(%error, "heartbeat could not enter its account among the active ones");
     }
-    revoked
+    Work::Beat { moved, over, free, cap }
 }
 
 /// How long a heartbeat waits for keys that may lie on another primary than its leases.

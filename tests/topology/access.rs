@@ -158,6 +158,10 @@ async fn shipped_user_may_do_what_is_needed() {
             (replica.info("replication", "master_link_status").await? == "up").then_some(())
         })
         .await;
+        polled("its acknowledgements", async || {
+            (server.tell::<i64>(&["WAIT", "1", "100"]).await == 1).then_some(())
+        })
+        .await;
         let patient = Options { wait_replicas: 1, ..Options::default() };
         let till = Till::with(&as_user(&server), &patient, "acme").await;
         whole_flow_of(&till).await;

@@ -1,6 +1,6 @@
 //! What an error reply of Redis or Valkey means, by its first word: the one table; README's shows the same rows.
 //!
-//! None of these calls ran: the servers refuse each of them before a script's first command, as our scripts begin with
+//! None of the calls in the table ran: the servers refuse each of them before a script's first command, as our scripts begin with
 //! `#!lua` and touch every key's type before they write. So each may be repeated at will, `admit` too. Source of the
 //! words: Redis 7.0 and 7.4, Valkey 9.1, asked one by one.
 
@@ -85,6 +85,13 @@ pub fn error(text: &str) -> StoreError {
         None if NO_INTEGER.iter().any(|none| text.starts_with(none)) => StoreError::Corrupt(own()),
         None => StoreError::Odd(own()),
     }
+}
+
+/// Whether a script may have done a part of its work: it was denied a command inside. The start asks for all of them
+/// ([`crate::quota::Quota::missing_permissions`]), so this takes somebody who changes the user later.
+pub fn stopped_half_way(error: &StoreError) -> bool {
+    let denied = |text: &String| NO_PERMISSION.iter().any(|none| text.starts_with(none));
+    matches!(error, StoreError::Denied(text) if denied(text))
 }
 
 /// The metric label of a text that an error carries.

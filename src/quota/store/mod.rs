@@ -86,7 +86,7 @@ pub enum StoreError {
     /// A key holds something that our scripts never write. Charge: none.
     #[error("store holds a corrupt value: {0}")]
     Corrupt(String),
-    /// Wrong password or missing permission. Charge: none.
+    /// Wrong password or missing permission. Charge: none, but for [`code::stopped_half_way`].
     #[error("store denies access: {0}")]
     Denied(String),
     /// The store answered something that this version can't read; a bug or a foreign script. Charge: unknown.
