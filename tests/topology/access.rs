@@ -159,7 +159,8 @@ async fn shipped_user_may_do_what_is_needed() {
         })
         .await;
         polled("its acknowledgements", async || {
-            (server.tell::<i64>(&["WAIT", "1", "100"]).await == 1).then_some(())
+            // It is online with its first acknowledgement, up to a second after it calls its link up.
+            server.info("replication", "slave0").await?.contains("state=online").then_some(())
         })
         .await;
         let patient = Options { wait_replicas: 1, ..Options::default() };
