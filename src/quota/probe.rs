@@ -9,7 +9,7 @@
 //! They carry a prefix of their own (`vox:probe:`), so that no list, reaper or audit meets them, and an account's name of
 //! this process that lies in a slot of the primary. `lua/probe.lua` gives each an end before anything is written into
 //! it, and removes them behind the last call; what is cut short goes away by itself after
-//! [`PROBE_KEEP`](crate::limits::PROBE_KEEP).
+//! [`PROBE_KEEP`].
 //!
 //! # Time
 //! Complete call: from sending to the decoded reply. The server's own time stands in [`Timed::own`], where it was asked

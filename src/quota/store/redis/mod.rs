@@ -2,7 +2,7 @@
 //! slot, on one multiplexed connection to each primary (two where replicas are waited for).
 //!
 //! # States
-//! *Which server?* ([`sentinel`], [`cluster`]; one server needs no asking) → its [`node`] → the node's [`epoch`]: one
+//! *Which server?* (`sentinel`, `cluster`; one server needs no asking) → its `node` → the node's `epoch`: one
 //! connection, dialled anew with growing jittered pauses after it has ended.
 //!
 //! # What may be repeated
