@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde::Serialize;
+use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::limits::{PROBE_ALL_EVERY, PROBE_ALL_TIME, PROBE_EVERY, PROBE_FRESH, WATCH_EVERY};
@@ -148,20 +149,25 @@ impl std::fmt::Debug for Readiness {
 /// Probes the store and looks at its primaries for as long as it is polled, and keeps the metrics folded. The three
 /// go on side by side: a slow look never holds up the quick probe.
 pub async fn watch(quota: Quota, readiness: Readiness, metrics: Metrics) {
+    // Rung when `admit` works again: what the other scripts said meanwhile is old.
+    let mended = Notify::new();
     tokio::join!(
-        probe_for_ever(&quota, &readiness, &metrics),
-        probe_scripts_for_ever(&quota, &readiness),
+        probe_for_ever(&quota, &readiness, &metrics, &mended),
+        probe_scripts_for_ever(&quota, &readiness, &mended),
         look_for_ever(&quota, &readiness),
     );
 }
 
-async fn probe_for_ever(quota: &Quota, readiness: &Readiness, metrics: &Metrics) {
+async fn probe_for_ever(quota: &Quota, readiness: &Readiness, metrics: &Metrics, mended: &Notify) {
     let (mut beat, mut last) = (beats(PROBE_EVERY), None);
     loop {
         beat.tick().await;
         let fault = probe(quota).await;
         tell("admit", &last, &fault);
         readiness.note_probe(fault.clone());
+        if last.is_some() && fault.is_none() {
+            mended.notify_one();
+        }
         last = fault;
         metrics.fold();
     }
@@ -182,10 +188,13 @@ async fn probe(quota: &Quota) -> Option<String> {
     join_all(shards.iter().map(one)).await.into_iter().flatten().next()
 }
 
-async fn probe_scripts_for_ever(quota: &Quota, readiness: &Readiness) {
+async fn probe_scripts_for_ever(quota: &Quota, readiness: &Readiness, mended: &Notify) {
     let (mut beat, mut last) = (beats(PROBE_ALL_EVERY), None);
     loop {
-        beat.tick().await;
+        tokio::select! {
+            _ = beat.tick() => {}
+            () = mended.notified() => {}
+        }
         // A store that does not even say what it consists of is told of by the quick probe.
         let Ok(shards) = quota.shards_now().await else { continue };
         let mut first = None;

@@ -175,9 +175,13 @@ async fn store(config: &Config, findings: &mut Vec<Finding>) -> Vec<Latency> {
         Ok(table) => table,
         Err(error) => {
             let reason = format!("{}: {error}", config.store.url);
-            let fix = match config.store.url {
-                StoreUrl::Embedded | StoreUrl::Disk(_) => "see there, or name another store.url",
-                StoreUrl::Redis(_) => "start it, or mend store.url and its ACL",
+            let fix = match (&config.store.url, &error) {
+                (StoreUrl::Embedded | StoreUrl::Disk(_), _) => "see there, or name another store.url",
+                (StoreUrl::Redis(_), StoreError::Thin { .. }) => "add replicas, or lower store.wait_replicas",
+                (StoreUrl::Redis(_), StoreError::Denied(_)) => {
+                    "mend store.url, its password and the user's ACL"
+                }
+                (StoreUrl::Redis(_), _) => "start it, or mend store.url",
             };
             findings.push(Finding::fail("store", reason, fix));
             Vec::new()

@@ -171,7 +171,7 @@ impl Epoch {
 /// An error of a greeting; a server that does not know `AUTH` repeats what it was told, password and all.
 fn without_login(error: StoreError) -> StoreError {
     match error {
-        StoreError::Odd(text) => {
+        StoreError::Odd(text) if text.contains("AUTH") => {
             let word = text.split([' ', '\r', '\n']).next().unwrap_or_default();
             StoreError::Odd(format!("{word} to the login"))
         }
