@@ -31,9 +31,9 @@ pub const STORE_LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// How often sentinels are asked while all is well.
 pub const STORE_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long replicas are waited for; a connection that waits answers nobody else meanwhile. So reserves and settles of one
-/// gateway go one after the other to a primary, a round trip to the replica each, and 10 a second while none answers.
-pub const STORE_WAIT: Duration = Duration::from_millis(100);
-const _: () = assert!(STORE_WAIT.as_millis() * 10 < STALL.as_millis());
+/// gateway go one after the other to a primary, a round trip to the replica each, and 5 a second while none answers.
+pub const STORE_WAIT: Duration = Duration::from_millis(200);
+const _: () = assert!(STORE_WAIT.as_millis() * 10 <= STALL.as_millis());
 const _: () = assert!(STORE_CONNECT.as_millis() < STALL.as_millis());
 /// How long a new stream, a token or a balance waits for the store in all: a caller may come back, a chunk can't.
 pub const STORE_PATIENCE: Duration = Duration::from_secs(1);

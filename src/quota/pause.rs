@@ -21,11 +21,10 @@ impl Pause {
         Self(Self::FIRST)
     }
 
-    /// As [`Pause::wait`]; longer when replicas are missing, since waiting for them holds up who waits behind.
+    /// As [`Pause::wait`]; grows further while replicas are missing, since waiting for them holds up who waits behind.
     pub(super) async fn after(&mut self, error: &StoreError) {
         let thin = matches!(error, StoreError::Thin { .. });
         let most = if thin { Self::THIN_MOST } else { Self::MOST };
-        self.0 = if thin { self.0.max(Self::MOST) } else { self.0 };
         self.sleep().await;
         self.0 = (self.0 * 2).min(most);
     }

@@ -176,6 +176,14 @@ async fn every_verb(shape: &Shape) -> u32 {
         drop(lost);
         till.quota.drain(Duration::from_secs(10)).await;
         let open = till.quota.open_leases(&till.id).await.expect(&say);
+        // A reserve that lands behind its own settle is the reaper's: nothing was used there.
+        let own = format!(".l{number}");
+        let (open, strays): (Vec<_>, Vec<_>) =
+            open.into_iter().partition(|lease| lease.member.sid.ends_with(&own));
+        assert!(strays.is_empty() || matches!(blow, Blow::Late), "{say}: {strays:?}");
+        for stray in &strays {
+            till.quota.force_settle(&till.id, &stray.member).await.expect(&say);
+        }
         assert_eq!(open.len(), 1, "{say}: {open:?}");
         let reaped =
             blow.deal(shape, &script::REAP, till.quota.force_settle(&till.id, &open[0].member)).await;
