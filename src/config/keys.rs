@@ -80,7 +80,7 @@ pub(super) const KEYS: &[Key] = &[
         "store.wait_replicas",
         Kind::Whole,
         "0",
-        "Replicas that must have a reserve, settle, reap or top-up before it counts",
+        "Replicas that must have a reserve, settle or top-up before it counts",
     ),
     key("store.prefix", Kind::Text, "vox:", "What every key in the store begins with"),
     key(

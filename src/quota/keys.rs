@@ -115,13 +115,7 @@ impl Keys {
         format!("{}active:{}", self.prefix, shard % ACTIVE_SHARDS)
     }
 
-    /// The shard of `active` that names an account.
-    pub fn active_of(&self, account: &Name) -> String {
-        let digest = Sha256::digest(account.as_str().as_bytes());
-        self.active(digest.first().copied().unwrap_or(0))
-    }
-
-    /// The same, and two more far from it, for when that one can't be reached.
+    /// The key of `active` that names an account, and two more far from it, for when that one can't be reached.
     pub fn active_places(&self, account: &Name) -> [String; 3] {
         let digest = Sha256::digest(account.as_str().as_bytes());
         let own = digest.first().copied().unwrap_or(0) % ACTIVE_SHARDS;

@@ -227,7 +227,7 @@ async fn skewed_gateways_agree_on_the_period() {
 async fn forgotten_active_account_is_reaped() {
     let house = House::new().await;
     let _lease = house.stream("s", 40).await;
-    let active = house.keys.active_of(&house.id);
+    let [active, ..] = house.keys.active_places(&house.id);
     command(&house.store, &["DEL", &active]).await;
     house.pass(60);
     assert_eq!(house.quota.reap_round().await.unwrap().closed, 1);
